@@ -1,0 +1,42 @@
+# make demo   set everything up and see the library at work
+# make test   set everything up and pass the tests
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: help demo test test-all lint bench clean
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+# Shapes in signatures are checked by an import hook, except where it would hide what is tested.
+HOOK := --jaxtyping-packages=edgewise,beartype.beartype
+
+test: $(READY) lint
+	$(BIN)/python -m pytest -q $(HOOK) -m 'not unhooked and not long'
+	$(BIN)/python -m pytest -q -m 'unhooked and not long'
+
+test-all: $(READY) lint
+	$(BIN)/python -m pytest -q $(HOOK) -m 'not unhooked'
+	$(BIN)/python -m pytest -q -m unhooked
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The figures of benchmarks/results, anew: about half an hour on two cores.
+bench: $(READY)
+	$(BIN)/python benchmarks/bench_attention.py
+
+clean:
+	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,47 @@
+"""What a weight is made of: for pictures and alignments."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from edgewise.attention.arguments import allowed_edges, check_arguments
+from edgewise.attention.by_label import add_spread
+from edgewise.attention.reference import softmax_of_allowed
+from edgewise.attention.relations import RelativePositions
+
+
+class AttentionParts(NamedTuple):
+    """Each edge's logit in its two terms (Eq. 5, scaled; before the mask), and its weight."""
+
+    content: Float[Tensor, "batch head n_query n_key"]
+    relation: Float[Tensor, "batch head n_query n_key"]
+    weights: Float[Tensor, "batch head n_query n_key"]
+
+
+def attention_parts(
+    query: Float[Tensor, "batch head n_query d_head"],
+    key: Float[Tensor, "batch head n_key d_head"],
+    relations: RelativePositions | None,
+    *,
+    key_table: Float[Tensor, "*head n_label d_head"] | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> AttentionParts:
+    """Content logits, relation logits and weights of every edge.
+
+    content + relation are the logits; their softmax over what may be attended are the weights,
+    zeros for a query with nothing to attend. The arguments are those of `relation_attention`.
+    """
+    mask = check_arguments(query, key, None, relations, key_table, None, mask, causal, 0.0, scale)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    content = scale * (query @ key.mT)
+    relation = torch.zeros_like(content)
+    if relations is not None and key_table is not None:
+        labels = relations.labels(query.shape[2], key.shape[2], query.device)
+        add_spread(relation, query, key_table, labels, scale)
+    allowed = allowed_edges(query, key, relations, mask, causal)
+    return AttentionParts(content, relation, softmax_of_allowed(content + relation, allowed))
