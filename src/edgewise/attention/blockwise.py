@@ -44,12 +44,11 @@ def divided(problem: Problem) -> tuple[list[Tail], list[Window]]:
 
 def buffers(query: Tensor, causal: bool) -> tuple[Merged, Merged]:
     """Memory for the result, and for the right tail, which a causal query does not have."""
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    shapes = (query.shape, query.shape[:3])
-    right_shapes = ((0, 0, 0, 0), (0, 0, 0)) if causal else shapes
+    shape = query.shape
+    right = (0, 0, 0, 0) if causal else shape
     return (
-        Merged(*(query.new_empty(shape, dtype=dtype) for shape in shapes)),
-        Merged(*(query.new_empty(shape, dtype=dtype) for shape in right_shapes)),
+        Merged(query.new_empty(shape), query.new_empty(shape[:3])),
+        Merged(query.new_empty(right), query.new_empty(right[:3])),
     )
 
 
@@ -57,7 +56,7 @@ def tail_shift(problem: Problem, tail: Tail) -> Float[Tensor, "batch head block"
     """The right tail's logit term, one number a query; None where it is zero."""
     if problem.keys is None or not tail.right:
         return None
-    rows = problem.query[:, :, tail.q0 : tail.q1].to(problem.dtype)
+    rows = problem.query[:, :, tail.q0 : tail.q1]
     return problem.scale * (rows @ problem.ungrouped(problem.keys.last).mT).squeeze(-1)
 
 
@@ -102,7 +101,7 @@ def merge(into: Merged, output: Tensor, logsumexp: Tensor) -> None:
     # A query that may attend neither has -inf in all three; its output is zero already.
     known = total.clamp(min=torch.finfo(total.dtype).min)
     into.output.mul_((into.logsumexp - known).exp_()[..., None])
-    into.output.add_(output.to(total.dtype).mul_((logsumexp - known).exp_()[..., None]))
+    into.output.addcmul_(output, (logsumexp - known).exp_()[..., None])
     into.logsumexp.copy_(total)
 
 
@@ -160,22 +159,21 @@ class Gradients(NamedTuple):
 
 
 def backward(problem: Problem, grad: Tensor, result: Merged, right: Merged) -> Gradients:
-    """`result` and `right` are what `forward` returned, the output perhaps rounded since."""
+    """`result` and `right` are what `forward` returned."""
     grad = grad if grad.stride(-1) == 1 else grad.contiguous()
     grads = Gradients(
-        query=torch.zeros_like(problem.query, dtype=problem.dtype),
-        key=torch.zeros_like(problem.key, dtype=problem.dtype),
-        value=torch.zeros_like(problem.value, dtype=problem.dtype),
+        query=torch.zeros_like(problem.query),
+        key=torch.zeros_like(problem.key),
+        value=torch.zeros_like(problem.value),
         keys=None if problem.keys is None else problem.new_table(),
         values=None if problem.values is None else problem.new_table(),
     )
-    content = left_content = right_content = result.output
+    content = right_content = result.output
     if problem.values is not None:
         first, last = (problem.ungrouped(x) for x in (problem.values.first, problem.values.last))
-        live = result.logsumexp.isfinite()[..., None].to(problem.dtype)
-        content = torch.addcmul(result.output.to(problem.dtype), live, first, value=-1)
-        left_content = content.to(grad.dtype)
-        right_content = left_content if problem.causal else (content - last).to(grad.dtype)
+        live = result.logsumexp.isfinite()[..., None].to(first.dtype)
+        content = torch.addcmul(result.output, live, first, value=-1)
+        right_content = content if problem.causal else content - last
 
     tails, windows = divided(problem)
     bias = problem.bias()
@@ -191,7 +189,7 @@ def backward(problem: Problem, grad: Tensor, result: Merged, right: Merged) -> G
             problem.query[:, :, rows],
             problem.key[:, :, keys],
             problem.value[:, :, keys],
-            (right_content if tail.right else left_content)[:, :, rows],
+            (right_content if tail.right else content)[:, :, rows],
             logsumexp,
             slice_mask(bias, tail),
             problem.scale,

@@ -28,13 +28,13 @@ _pose = functools.partial(pose, block=blockwise.BLOCK)
 def forward(query: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Output and log-sum-exp, then those of the right tail."""
     result, right = blockwise.forward(_pose(query, *arguments))
-    return result.output.to(query.dtype), result.logsumexp, *right
+    return *result, *right
 
 
 @forward.register_fake
 def _(query: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     result, right = blockwise.buffers(query, causal=arguments[-2])
-    return result.output.to(query.dtype), result.logsumexp, *right
+    return *result, *right
 
 
 @torch.library.custom_op(
@@ -54,7 +54,7 @@ def backward(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> tupl
         query.new_empty(0) if grad is None else join_table(table, query.shape[1], grad)
         for table, grad in zip(arguments[:2], (grads.keys, grads.values), strict=True)
     )
-    return *(x.to(query.dtype) for x in (grads.query, grads.key, grads.value)), *tables
+    return grads.query, grads.key, grads.value, *tables
 
 
 @backward.register_fake
@@ -94,8 +94,12 @@ def attention(
     scale: float,
 ) -> Float[Tensor, "batch head n_query d_head"]:
     """Equations 3 and 5 for relative positions, max_distance 1 or more."""
-    numbers = (max_distance, offset, causal, scale)
+    # The kernels have half precision too, but are not faster in it without hardware for it (the
+    # backward pass of float16 takes ten times as long) and less exact: round once, at the end.
+    work = torch.promote_types(query.dtype, torch.float32)
     output: Tensor = _Blockwise.apply(  # type: ignore[no-untyped-call]
-        query, key, value, key_table, value_table, mask, *numbers
+        *(x.to(work) for x in (query, key, value)),
+        *(None if x is None else x.to(work) for x in (key_table, value_table)),
+        *(mask, max_distance, offset, causal, scale),
     )
-    return output
+    return output.to(query.dtype)

@@ -112,10 +112,10 @@ def why_not_blockwise(
         return f"has no dropout of attention weights; got dropout={dropout}"
     if relations is not None and isinstance(relations.query_offset, Tensor):
         return "takes one query_offset for all sentences; got one for each"
-    if not fused.available(query.device, query.dtype):
+    if not fused.available(query.device):
         return (
             "needs PyTorch's fused attention for the CPU, which this version of PyTorch "
-            f"({torch.__version__}) does not have for {query.dtype} on {query.device.type}"
+            f"({torch.__version__}) does not have for {query.device.type}"
         )
     return None
 

@@ -41,11 +41,6 @@ class Problem(NamedTuple):
     corner: Float[Tensor, "block block"]  # 1 from the diagonal up: the last label in a window
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Of logits and sums: float32 for half precision."""
-        return self.corner.dtype
-
-    @property
     def n_band(self) -> int:
         """Labels between the two tails; under causal masking, those that may be seen."""
         return self.max_distance if self.causal else 2 * self.max_distance - 1
@@ -84,25 +79,23 @@ def pose(
     block: int,
 ) -> Problem:
     """The problem with its tables split, and its inputs as the fused kernels need them."""
-    dtype = torch.promote_types(query.dtype, torch.float32)
     n_band = max_distance if causal else 2 * max_distance - 1
     keys, values = (
-        None if table is None else split_table(table, query.shape[0], query.shape[1], n_band, dtype)
+        None if table is None else split_table(table, query.shape[0], query.shape[1], n_band)
         for table in (key_table, value_table)
     )
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    corner = torch.ones(block, block, dtype=dtype, device=query.device).triu_()
+    corner = query.new_ones(block, block).triu_()
     return Problem(
         *(query, key, value, keys, values, mask),
         *(max_distance, offset, causal, scale, corner),
     )
 
 
-def split_table(table: Tensor, batch: int, heads: int, n_band: int, dtype: torch.dtype) -> Table:
+def split_table(table: Tensor, batch: int, heads: int, n_band: int) -> Table:
     """A table [n_label, d_head] or [head, n_label, d_head] for each of the batch * head groups."""
-    rows = table.to(dtype)
-    first = rows[..., :1, :]
-    parts = (first, rows[..., 1 : 1 + n_band, :] - first, rows[..., -1:, :] - first)
+    first = table[..., :1, :]
+    parts = (first, table[..., 1 : 1 + n_band, :] - first, table[..., -1:, :] - first)
     if table.dim() == 2:
         return Table(*(part.expand(batch * heads, -1, -1) for part in parts))
     return Table(*(part.repeat(batch, 1, 1) for part in parts))
@@ -116,7 +109,7 @@ def join_table(like: Tensor, heads: int, grad: Table) -> Tensor:
     whole[:, -1:] += grad.last
     whole[:, :1] += grad.first - whole.sum(1, keepdim=True)
     per_head = whole.view(-1, heads, n_label, like.shape[-1]).sum(0)
-    return (per_head if like.dim() == 3 else per_head.sum(0)).to(like.dtype)
+    return per_head if like.dim() == 3 else per_head.sum(0)
 
 
 def slice_mask(mask: Tensor | None, part: Tail | Window) -> Tensor | None:
@@ -157,11 +150,10 @@ class WindowView:
     def rows(
         self, tensor: Float[Tensor, "batch head n_query d_head"]
     ) -> Float[Tensor, "group block d_head"]:
-        rows = tensor[:, :, self.window.q0 : self.window.q1]
-        return rows.to(self.problem.dtype).flatten(0, 1)
+        return tensor[:, :, self.window.q0 : self.window.q1].flatten(0, 1)
 
     def _keys(self, tensor: Tensor) -> Float[Tensor, "group width d_head"]:
-        keys = tensor[:, :, self.window.k0 : self.window.k1].to(self.problem.dtype)
+        keys = tensor[:, :, self.window.k0 : self.window.k1]
         if self.stop - self.start < self.width:
             padding = (0, 0, self.start, self.width - self.stop)
             keys = torch.nn.functional.pad(keys, padding)
