@@ -1,6 +1,5 @@
 """The blockwise path as operators of PyTorch, which torch.compile takes whole, with autograd."""
 
-import functools
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ _ARGUMENTS = (
     "Tensor? mask, int max_distance, int offset, bool causal, float scale"
 )
 _N_TENSORS, _N_ARGUMENTS = 6, 10
-_pose = functools.partial(pose, block=blockwise.BLOCK)
 
 
 @torch.library.custom_op(
@@ -27,7 +25,7 @@ _pose = functools.partial(pose, block=blockwise.BLOCK)
 )
 def forward(query: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Output and log-sum-exp, then those of the right tail."""
-    result, right = blockwise.forward(_pose(query, *arguments))
+    result, right = blockwise.forward(pose(blockwise.BLOCK, query, *arguments))
     return *result, *right
 
 
@@ -48,7 +46,7 @@ def _(query: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
 def backward(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """The gradients of the five inputs; an empty tensor for a table that is not there."""
     given, saved = arguments[: _N_ARGUMENTS - 3], arguments[_N_ARGUMENTS - 3 :]
-    problem = _pose(query, key, value, *given)
+    problem = pose(blockwise.BLOCK, query, key, value, *given)
     grads = blockwise.backward(problem, saved[0], Merged(*saved[1:3]), Merged(*saved[3:5]))
     tables = (
         query.new_empty(0) if grad is None else join_table(table, query.shape[1], grad)

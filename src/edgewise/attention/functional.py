@@ -63,7 +63,7 @@ def relation_attention(
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     has_tables = key_table is not None or value_table is not None
     if method == "auto":
-        method = fastest(query, key, relations if has_tables else None, dropout)
+        method = fastest(query, key, relations if has_tables else None, causal, dropout)
 
     with torch.autocast(device, enabled=False):
         if method == "reference" or 0 in (*query.shape, *key.shape):
@@ -121,7 +121,7 @@ def why_not_blockwise(
 
 
 def fastest(
-    query: Tensor, key: Tensor, relations: RelativePositions | None, dropout: float
+    query: Tensor, key: Tensor, relations: RelativePositions | None, causal: bool, dropout: float
 ) -> Method:
     """The path that benchmarks/bench_methods.py measured to be the fastest for this size."""
     if relations is None:
@@ -130,4 +130,4 @@ def fastest(
         return "dense"
     if relations.max_distance == 0:
         return "blockwise"
-    return "blockwise" if key.shape[2] >= 256 else "dense"
+    return "blockwise" if key.shape[2] >= (256 if causal else 384) else "dense"

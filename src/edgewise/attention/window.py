@@ -65,6 +65,7 @@ class Problem(NamedTuple):
 
 
 def pose(
+    block: int,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -75,8 +76,6 @@ def pose(
     offset: int,
     causal: bool,
     scale: float,
-    *,
-    block: int,
 ) -> Problem:
     """The problem with its tables split, and its inputs as the fused kernels need them."""
     n_band = max_distance if causal else 2 * max_distance - 1

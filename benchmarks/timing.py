@@ -1,0 +1,76 @@
+"""Shared by the benchmarks: alternating rounds, peak memory in fresh processes, the machine."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def alternate(
+    contestants: dict[str, Callable[[], object]], seconds: float, least: int = 5
+) -> dict[str, float]:
+    """Median seconds of each contestant, run in turn again and again for about `seconds`.
+
+    Neighbours on the machine slow all of them alike, so that ratios hold where times do not.
+    """
+    for run in contestants.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    start = time.perf_counter()
+    rounds = 0
+    while rounds < least or (time.perf_counter() - start < seconds and rounds < 300):
+        for name, run in contestants.items():
+            begin = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - begin)
+        rounds += 1
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_in_fresh_process(arguments: list[str]) -> int:
+    """Bytes that a script, called with these arguments, prints as its last line."""
+    result = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, env=os.environ
+    )
+    return int(result.stdout.split()[-1])
+
+
+def machine(threads: int) -> dict[str, str | int]:
+    """What a figure depends on besides the code."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return {
+        "date": date.today().isoformat(),
+        "cpu": model,
+        "cores": os.cpu_count() or 0,
+        "threads": threads,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "command": f"python {' '.join(sys.argv)}",
+    }
+
+
+def save(name: str, figures: dict[str, object], text: str) -> Path:
+    """Write a dated result: the table as printed, and the same as JSON."""
+    RESULTS.mkdir(exist_ok=True)
+    stem = RESULTS / f"{date.today().isoformat()}-{name}"
+    stem.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(text)
+    return stem.with_suffix(".md")

@@ -1,0 +1,99 @@
+"""Shared by the tests: inputs of any shape, and the run of a path with all its gradients."""
+
+import torch
+from hypothesis import settings
+from torch import Tensor
+
+from edgewise import RelativePositions, relation_attention
+from edgewise.attention import dense
+
+# One profile: the same cases each time, so that a failure can be seen again.
+settings.register_profile("edgewise", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("edgewise")
+
+PATHS = ("by label", "by position", "blockwise")
+
+
+class Inputs:
+    """Random inputs of `relation_attention`, made from a seed."""
+
+    def __init__(
+        self,
+        batch: int,
+        heads: int,
+        n_query: int,
+        n_key: int,
+        d_head: int,
+        relations: RelativePositions | None,
+        *,
+        on_keys: bool = True,
+        on_values: bool = True,
+        per_head: bool = False,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        scale: float | None = None,
+        dtype: torch.dtype = torch.float64,
+        seed: int = 0,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(*shape: int) -> Tensor:
+            return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
+
+        self.relations, self.mask, self.causal, self.scale = relations, mask, causal, scale
+        self.tensors = {"query": random(batch, heads, n_query, d_head)}
+        self.tensors["key"], self.tensors["value"] = (
+            random(batch, heads, n_key, d_head) for _ in range(2)
+        )
+        if relations is not None:
+            shape = (relations.n_labels, d_head)
+            shape = (heads, *shape) if per_head else shape
+            if on_keys:
+                self.tensors["key_table"] = random(*shape)
+            if on_values:
+                self.tensors["value_table"] = random(*shape)
+        self.grad = random(batch, heads, n_query, d_head)
+
+    def output(self, method: str = "auto", **changes: object) -> Tensor:
+        arguments = {
+            "relations": self.relations,
+            "mask": self.mask,
+            "causal": self.causal,
+            "scale": self.scale,
+            "method": method,
+            **self.tensors,
+            **changes,
+        }
+        return relation_attention(**arguments)
+
+    def results(self, method: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        """The output and the gradient of every input."""
+        leaves = {
+            name: x.to(dtype or x.dtype, copy=True).requires_grad_()
+            for name, x in self.tensors.items()
+        }
+        output = self.output(method, **leaves)
+        grads = torch.autograd.grad(output, list(leaves.values()), self.grad.to(output.dtype))
+        return {"output": output.detach(), **dict(zip(leaves, grads, strict=True))}
+
+
+def run(inputs: Inputs, path: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """`Inputs.results` by one path, the two forms of the dense one apart."""
+    if path not in ("by label", "by position"):
+        return inputs.results(path, dtype)
+    chosen = dense._is_short
+    dense._is_short = lambda query, labels: labels is not None and path == "by position"
+    try:
+        return inputs.results("dense", dtype)
+    finally:
+        dense._is_short = chosen
+
+
+def assert_same(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-10
+) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            actual[name], value, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )

@@ -1,0 +1,181 @@
+"""Every path computes the definition: values and all gradients, in float64."""
+
+import pytest
+import torch
+from conftest import PATHS, Inputs, assert_same, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgewise import RelativePositions
+from edgewise.attention import blockwise
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch):
+    """Blocks of 4 queries, so that short sequences have every kind of tail and window."""
+    monkeypatch.setattr(blockwise, "BLOCK", 4)
+
+
+def mask_of(kind: str, batch: int, heads: int, n_query: int, n_key: int, seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, n_key + 1, (batch,), generator=generator)
+    columns = torch.arange(n_key)
+    if kind == "padding on the right":
+        return (columns < lengths[:, None])[:, None, None, :]
+    if kind == "padding on the left":
+        return (columns >= n_key - lengths[:, None])[:, None, None, :]
+    if kind == "random":
+        return torch.rand(batch, heads, n_query, n_key, generator=generator) < 0.6
+    if kind == "the same for all":
+        return torch.rand(n_query, n_key, generator=generator) < 0.6
+    if kind == "whole rows":
+        return torch.rand(batch, 1, n_query, 1, generator=generator) < 0.6
+    return None
+
+
+MASKS = (
+    *("none", "padding on the right", "padding on the left"),
+    *("random", "the same for all", "whole rows"),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Inputs:
+    n_query = draw(st.integers(1, 18), label="n_query")
+    n_key = draw(st.one_of(st.just(n_query), st.integers(1, 18)), label="n_key")
+    near = st.sampled_from([0, 1, 2, max(0, n_key - 1), n_key, n_key + 7])
+    max_distance = draw(near, label="max_distance")
+    offset = draw(st.one_of(st.just(0), st.integers(-5, 22)), label="offset")
+    batch, heads = draw(st.sampled_from([(1, 1), (2, 3), (3, 2)]), label="batch, heads")
+    on = draw(st.sampled_from([(True, True), (True, False), (False, True)]), label="on keys, values")
+    seed = draw(st.integers(0, 999), label="seed")
+    kind = draw(st.sampled_from(MASKS), label="mask")
+    return Inputs(
+        *(batch, heads, n_query, n_key),
+        d_head=draw(st.sampled_from([1, 5, 8]), label="d_head"),
+        relations=RelativePositions(max_distance, query_offset=offset),
+        on_keys=on[0],
+        on_values=on[1],
+        per_head=draw(st.booleans(), label="per head"),
+        mask=mask_of(kind, batch, heads, n_query, n_key, seed),
+        causal=draw(st.booleans(), label="causal"),
+        scale=draw(st.sampled_from([None, 0.3]), label="scale"),
+        seed=seed,
+    )
+
+
+@pytest.mark.parametrize("path", [*PATHS, "auto"])
+@given(inputs=cases())
+def test_every_path_equals_the_definition(path: str, inputs: Inputs) -> None:
+    assert_same(run(inputs, path), run(inputs, "reference"))
+
+
+@given(inputs=cases(), data=st.data())
+def test_an_offset_for_each_sentence_equals_the_definition(
+    inputs: Inputs, data: st.DataObject
+) -> None:
+    batch = inputs.grad.shape[0]
+    offsets = data.draw(st.lists(st.integers(-5, 22), min_size=batch, max_size=batch))
+    distance = inputs.relations.max_distance
+    inputs.relations = RelativePositions(distance, query_offset=torch.tensor(offsets))
+    assert_same(run(inputs, "dense"), run(inputs, "reference"))
+    assert_same(run(inputs, "auto"), run(inputs, "reference"))
+
+
+@pytest.mark.parametrize("path", [*PATHS, "reference"])
+def test_one_offset_for_all_equals_an_offset_for_each(path: str) -> None:
+    each = Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=torch.tensor([3, 3])))
+    one = Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=3))
+    assert_same(run(one, path), run(each, "reference"))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_of_their_real_size_equal_the_definition(
+    path: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blockwise, "BLOCK", 128)
+    inputs = Inputs(1, 2, 421, 397, 3, RelativePositions(16, query_offset=-7), causal=causal)
+    assert_same(run(inputs, path), run(inputs, "reference"))
+
+
+@pytest.mark.parametrize("path", [*PATHS, "reference", "auto"])
+@pytest.mark.parametrize(("n_query", "n_key"), [(0, 4), (4, 0), (0, 0)])
+def test_no_queries_or_no_keys_give_zeros_of_the_right_shape(
+    path: str, n_query: int, n_key: int
+) -> None:
+    results = run(Inputs(2, 3, n_query, n_key, 5, RelativePositions(2)), path)
+    torch.testing.assert_close(results["output"], torch.zeros(2, 3, n_query, 5).double())
+    for name, grad in results.items():
+        assert not grad.any(), name
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_inputs_need_not_be_contiguous(path: str) -> None:
+    inputs = Inputs(2, 3, 7, 11, 4, RelativePositions(2))
+    expected = run(inputs, "reference")
+    inputs.tensors = {
+        name: x.transpose(-1, -2).contiguous().transpose(-1, -2)
+        for name, x in inputs.tensors.items()
+    }
+    inputs.grad = inputs.grad.transpose(1, 2).contiguous().transpose(1, 2)
+    assert inputs.tensors["query"].stride(-1) != 1
+    assert_same(run(inputs, path), expected)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "reference", "auto"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [11, 300])
+def test_nan_in_a_query_stays_in_its_own_row(path: str, causal: bool, n: int) -> None:
+    inputs = Inputs(2, 3, n, n, 4, RelativePositions(2), causal=causal, dtype=torch.float32)
+    inputs.tensors["query"][1, 2, 6] = torch.nan
+    is_nan = run(inputs, path)["output"].isnan()
+    assert is_nan[1, 2, 6].all()
+    is_nan[1, 2, 6] = False
+    assert not is_nan.any()
+
+
+def test_nan_in_a_query_is_seen_without_relations_too() -> None:
+    inputs = Inputs(1, 2, 5, 5, 8, None, dtype=torch.float32)
+    inputs.tensors["query"][0, 1, 2] = torch.nan
+    is_nan = inputs.output().isnan()
+    assert is_nan[0, 1, 2].all()
+    assert is_nan.sum() == 8
+
+
+@pytest.mark.parametrize("path", ["by label", "by position", "reference"])
+def test_dropout_drops_weights_of_both_terms_alike(path: str) -> None:
+    # Values and value table all ones: a query's output is twice the sum of its kept weights.
+    inputs = Inputs(2, 3, 40, 40, 4, RelativePositions(3))
+    inputs.tensors["value"] = torch.ones_like(inputs.tensors["value"])
+    inputs.tensors["value_table"] = torch.ones_like(inputs.tensors["value_table"])
+    inputs.scale = 0.0  # all weights 1/40: a sum of kept weights is kept / (40 * 0.75)
+    torch.manual_seed(1)
+    form = path if path == "reference" else "dense"
+    chosen = run.__globals__["dense"]._is_short
+    run.__globals__["dense"]._is_short = lambda query, labels: path == "by position"
+    try:
+        output = inputs.output(form, dropout=0.25)
+    finally:
+        run.__globals__["dense"]._is_short = chosen
+    kept = output * (40 * 0.75) / 2
+    torch.testing.assert_close(kept, kept.round(), rtol=0, atol=1e-9)
+    assert (kept[..., :1] == kept).all() or torch.allclose(kept[..., :1].expand_as(kept), kept)
+    assert 0.70 < kept.mean() / 40 < 0.80
+
+
+@pytest.mark.parametrize("path", ["by label", "by position"])
+def test_gradients_under_dropout_are_those_of_finite_differences(path: str) -> None:
+    inputs = Inputs(2, 2, 5, 6, 3, RelativePositions(2))
+    leaves = [x.requires_grad_() for x in inputs.tensors.values()]
+
+    def dropped(*tensors: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)  # the same weights are dropped each time
+        return inputs.output("dense", dropout=0.4, **dict(zip(inputs.tensors, tensors, strict=True)))
+
+    module = run.__globals__["dense"]
+    chosen, module._is_short = module._is_short, lambda query, labels: path == "by position"
+    try:
+        assert torch.autograd.gradcheck(dropped, leaves)
+    finally:
+        module._is_short = chosen
