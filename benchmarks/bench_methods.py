@@ -10,25 +10,25 @@ import torch
 from contestants import Case
 from timing import alternate, machine, save
 
-from edgewise.attention import dense
-from edgewise.attention.functional import fastest
+from edgewise.attention import functional
 from edgewise.attention.relations import RelativePositions
 
 
-def by_form(case: Case, *, short: bool) -> None:
-    chosen = dense._is_short
-    dense._is_short = lambda query, labels: short
+def by_label(case: Case) -> None:
+    """The dense path where the diagonal form cannot be taken."""
+    chosen = functional.is_diagonal
+    functional.is_diagonal = lambda *arguments: False
     try:
         case.backward(case.edgewise("dense"), tables=True)
     finally:
-        dense._is_short = chosen
+        functional.is_diagonal = chosen
 
 
 def main() -> None:
     torch.set_num_threads(2)
     rows: list[dict[str, object]] = []
     lines = [
-        "| n | batch | causal | by position | by label | blockwise | fastest | auto |",
+        "| n | batch | causal | by diagonal | by label | blockwise | fastest | auto |",
         "|---|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines), flush=True)
@@ -37,26 +37,20 @@ def main() -> None:
             for causal in (False, True):
                 case = Case(batch, 8, n, 64, 16, causal=causal)
                 contestants = {
-                    "by position": lambda case=case: by_form(case, short=True),
-                    "by label": lambda case=case: by_form(case, short=False),
+                    "by diagonal": lambda case=case: case.backward(
+                        case.edgewise("dense"), tables=True
+                    ),
+                    "by label": lambda case=case: by_label(case),
                     "blockwise": lambda case=case: case.backward(
                         case.edgewise("blockwise"), tables=True
                     ),
                 }
-                if n > 128:
-                    del contestants["by position"]
                 times = alternate(contestants, seconds=2)
-                method = fastest(case.query, case.key, RelativePositions(16), causal, 0.0)
-                if method == "dense":
-                    short = dense._is_short(case.query, case.labels)
-                    auto = "by position" if short else "by label"
-                else:
-                    auto = method
+                positions = RelativePositions(16)
+                method = functional.fastest(case.query, case.key, positions, causal, 0.0)
+                auto = "by diagonal" if method == "dense" else method
                 best = min(times, key=lambda name: times[name])
-                cells = [
-                    f"{times[name] * 1e3:.2f} ms" if name in times else "—"
-                    for name in ("by position", "by label", "blockwise")
-                ]
+                cells = [f"{times[name] * 1e3:.2f} ms" for name in contestants]
                 lines.append(
                     f"| {n} | {batch} | {causal} | {' | '.join(cells)} | {best} | {auto} |"
                 )

@@ -1,17 +1,20 @@
 """Shared by the tests: inputs of any shape, and the run of a path with all its gradients."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from hypothesis import settings
 from torch import Tensor
 
 from edgewise import RelativePositions, relation_attention
-from edgewise.attention import dense
+from edgewise.attention import functional
 
 # One profile: the same cases each time, so that a failure can be seen again.
 settings.register_profile("edgewise", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("edgewise")
 
-PATHS = ("by label", "by position", "blockwise")
+PATHS = ("by label", "by diagonal", "blockwise")
 
 
 class Inputs:
@@ -77,16 +80,22 @@ class Inputs:
         return {"output": output.detach(), **dict(zip(leaves, grads, strict=True))}
 
 
-def run(inputs: Inputs, path: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """`Inputs.results` by one path, the two forms of the dense one apart."""
-    if path not in ("by label", "by position"):
-        return inputs.results(path, dtype)
-    chosen = dense._is_short
-    dense._is_short = lambda query, labels: labels is not None and path == "by position"
+@contextmanager
+def only(path: str) -> Iterator[str]:
+    """The method of a path; of the dense one, one form even where the other would be taken."""
+    chosen = functional.is_diagonal
+    if path == "by label":
+        functional.is_diagonal = lambda *arguments: False
     try:
-        return inputs.results("dense", dtype)
+        yield "dense" if path in ("by label", "by diagonal") else path
     finally:
-        dense._is_short = chosen
+        functional.is_diagonal = chosen
+
+
+def run(inputs: Inputs, path: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """`Inputs.results` by one path."""
+    with only(path) as method:
+        return inputs.results(method, dtype)
 
 
 def assert_same(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise import RelativePositions
-from edgewise.attention import blockwise
+from edgewise.attention import blockwise, by_diagonal
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,9 @@ def cases(draw: st.DrawFn) -> Inputs:
     max_distance = draw(near, label="max_distance")
     offset = draw(st.one_of(st.just(0), st.integers(-5, 22)), label="offset")
     batch, heads = draw(st.sampled_from([(1, 1), (2, 3), (3, 2)]), label="batch, heads")
-    on = draw(st.sampled_from([(True, True), (True, False), (False, True)]), label="on keys, values")
+    on = draw(
+        st.sampled_from([(True, True), (True, False), (False, True)]), label="on keys, values"
+    )
     seed = draw(st.integers(0, 999), label="seed")
     kind = draw(st.sampled_from(MASKS), label="mask")
     return Inputs(
@@ -143,39 +145,35 @@ def test_nan_in_a_query_is_seen_without_relations_too() -> None:
     assert is_nan.sum() == 8
 
 
-@pytest.mark.parametrize("path", ["by label", "by position", "reference"])
-def test_dropout_drops_weights_of_both_terms_alike(path: str) -> None:
-    # Values and value table all ones: a query's output is twice the sum of its kept weights.
-    inputs = Inputs(2, 3, 40, 40, 4, RelativePositions(3))
-    inputs.tensors["value"] = torch.ones_like(inputs.tensors["value"])
-    inputs.tensors["value_table"] = torch.ones_like(inputs.tensors["value_table"])
-    inputs.scale = 0.0  # all weights 1/40: a sum of kept weights is kept / (40 * 0.75)
+@pytest.mark.parametrize("method", ["dense", "reference"])
+def test_dropout_drops_the_weights_of_both_terms_alike(method: str) -> None:
+    # All weights are 1/40, all values and edge values 1: the output counts the weights kept.
+    inputs = Inputs(2, 3, 40, 40, 4, RelativePositions(3), scale=0.0)
+    for name in ("value", "value_table"):
+        inputs.tensors[name] = torch.ones_like(inputs.tensors[name])
     torch.manual_seed(1)
-    form = path if path == "reference" else "dense"
-    chosen = run.__globals__["dense"]._is_short
-    run.__globals__["dense"]._is_short = lambda query, labels: path == "by position"
-    try:
-        output = inputs.output(form, dropout=0.25)
-    finally:
-        run.__globals__["dense"]._is_short = chosen
-    kept = output * (40 * 0.75) / 2
+    kept = inputs.output(method, dropout=0.25) * (1 - 0.25) * 40 / 2
     torch.testing.assert_close(kept, kept.round(), rtol=0, atol=1e-9)
-    assert (kept[..., :1] == kept).all() or torch.allclose(kept[..., :1].expand_as(kept), kept)
+    torch.testing.assert_close(kept, kept[..., :1].expand_as(kept))
     assert 0.70 < kept.mean() / 40 < 0.80
 
 
-@pytest.mark.parametrize("path", ["by label", "by position"])
-def test_gradients_under_dropout_are_those_of_finite_differences(path: str) -> None:
-    inputs = Inputs(2, 2, 5, 6, 3, RelativePositions(2))
+def test_gradients_under_dropout_are_those_of_finite_differences() -> None:
+    inputs = Inputs(2, 2, 5, 5, 3, RelativePositions(2))
     leaves = [x.requires_grad_() for x in inputs.tensors.values()]
 
     def dropped(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(3)  # the same weights are dropped each time
-        return inputs.output("dense", dropout=0.4, **dict(zip(inputs.tensors, tensors, strict=True)))
+        named = dict(zip(inputs.tensors, tensors, strict=True))
+        return inputs.output("dense", dropout=0.4, **named)
 
-    module = run.__globals__["dense"]
-    chosen, module._is_short = module._is_short, lambda query, labels: path == "by position"
-    try:
-        assert torch.autograd.gradcheck(dropped, leaves)
-    finally:
-        module._is_short = chosen
+    assert torch.autograd.gradcheck(dropped, leaves)
+
+
+def test_a_batch_computed_in_parts_equals_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    for batch, limit in ((6, 2), (6, 5), (7, 2), (5, 1)):
+        monkeypatch.setattr(by_diagonal, "CHUNK", limit * 3 * 9 * 9)
+        for per_head in (False, True):
+            inputs = Inputs(batch, 3, 9, 9, 4, RelativePositions(2), per_head=per_head)
+            inputs.mask = mask_of("padding on the right", batch, 3, 9, 9, seed=1)
+            assert_same(run(inputs, "by diagonal"), run(inputs, "reference"))

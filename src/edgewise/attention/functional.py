@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from edgewise.attention import blockwise_op, dense, fused, plain, reference
+from edgewise.attention import dense, fused, operators, plain, reference
 from edgewise.attention.arguments import allowed_edges, check_arguments
 from edgewise.attention.relations import RelativePositions
 from edgewise.errors import ArgumentError
@@ -77,12 +77,9 @@ def relation_attention(
                 scale=scale,
             )
         if method == "dense":
-            labels = None
-            if has_tables and relations is not None:
-                labels = relations.labels(query.shape[2], key.shape[2], query.device)
-            allowed = allowed_edges(query, key, relations, mask, causal)
-            return dense.attention(
-                *(query, key, value, key_table, value_table, labels, allowed, dropout, scale)
+            return dense_attention(
+                *(query, key, value, relations, key_table, value_table),
+                *(mask, causal, dropout, scale),
             )
         if relations is None or not has_tables:
             return plain.attention(query, key, value, relations, mask, causal, dropout, scale)
@@ -91,10 +88,52 @@ def relation_attention(
                 query, key, value, relations, key_table, value_table, mask, causal, scale
             )
         assert isinstance(relations.query_offset, int)
-        return blockwise_op.attention(
+        return operators.blockwise_attention(
             *(query, key, value, key_table, value_table, mask),
             *(relations.max_distance, relations.query_offset, causal, scale),
         )
+
+
+def dense_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    relations: RelativePositions | None,
+    key_table: Tensor | None,
+    value_table: Tensor | None,
+    mask: Tensor | None,
+    causal: bool,
+    dropout: float,
+    scale: float,
+) -> Tensor:
+    """With all weights in memory: by diagonal where a sequence attends to itself, else by label."""
+    n_query, n_key = query.shape[2], key.shape[2]
+    has_tables = key_table is not None or value_table is not None
+    allowed = allowed_edges(query, key, relations, mask, causal)
+    if relations is not None and has_tables and is_diagonal(query, key, relations, dropout):
+        dead = mask is not None
+        return operators.diagonal_attention(
+            *(query, key, value, key_table, value_table, allowed),
+            *(relations.max_distance, causal, scale, dead),
+        )
+    labels = None
+    if relations is not None and has_tables:
+        labels = relations.labels(n_query, n_key, query.device)
+    return dense.attention(
+        query, key, value, key_table, value_table, labels, allowed, dropout, scale
+    )
+
+
+def is_diagonal(query: Tensor, key: Tensor, relations: RelativePositions, dropout: float) -> bool:
+    """Whether `by_diagonal` can do it: queries and keys are the same positions of a sequence."""
+    return (
+        query.device.type == "cpu"
+        and dropout == 0
+        and query.shape[2] == key.shape[2] >= 2
+        and relations.max_distance >= 1
+        and isinstance(relations.query_offset, int)
+        and relations.query_offset == 0
+    )
 
 
 def _lowered(x: Tensor, device: str) -> Tensor:

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from edgewise.attention.arguments import allowed_edges, check_arguments
-from edgewise.attention.by_label import add_spread
+from edgewise.attention.dense import spread
 from edgewise.attention.reference import softmax_of_allowed
 from edgewise.attention.relations import RelativePositions
 
@@ -42,6 +42,6 @@ def attention_parts(
     relation = torch.zeros_like(content)
     if relations is not None and key_table is not None:
         labels = relations.labels(query.shape[2], key.shape[2], query.device)
-        add_spread(relation, query, key_table, labels, scale)
+        relation = scale * spread(query, key_table, labels)
     allowed = allowed_edges(query, key, relations, mask, causal)
     return AttentionParts(content, relation, softmax_of_allowed(content + relation, allowed))

@@ -1,0 +1,188 @@
+"""The paths with a backward pass of their own, as operators of PyTorch with autograd.
+
+An operator is opaque to torch.compile, which calls it as it is and learns from its `fake` the
+shapes that it returns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from edgewise.attention import blockwise, by_diagonal
+from edgewise.attention.window import join_table, pose
+
+_TENSORS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? key_table, Tensor? value_table, Tensor? mask"
+)
+_N_TENSORS, _N_DIFFERENTIABLE = 6, 5
+
+
+def operator(
+    name: str,
+    numbers: str,
+    forward: Callable[..., tuple[Tensor, ...]],
+    backward: Callable[..., tuple[Tensor, ...]],
+    fake: Callable[..., tuple[Tensor, ...]],
+    n_results: int,
+) -> Callable[..., Tensor]:
+    """A differentiable function of query, key, value, two tables, a mask and some numbers.
+
+    numbers: their part of the operator's schema.
+    forward: returns n_results tensors, the output first.
+    backward: takes the inputs, the gradient of the output and what forward returned; it returns
+        the gradients of the first five inputs, an empty tensor for a table that is None.
+    fake: empty tensors like those of forward.
+    """
+    results = ", ".join(["Tensor"] * n_results)
+    saved = ", ".join(f"Tensor result_{i}" for i in range(n_results))
+    n_none = _N_TENSORS - _N_DIFFERENTIABLE + numbers.count(",") + 1
+
+    forward_op = torch.library.custom_op(
+        f"edgewise::{name}",
+        forward,
+        mutates_args=(),
+        schema=f"({_TENSORS}, {numbers}) -> ({results})",
+    )
+    forward_op.register_fake(fake)
+    backward_op = torch.library.custom_op(
+        f"edgewise::{name}_backward",
+        backward,
+        mutates_args=(),
+        schema=f"({_TENSORS}, {numbers}, Tensor grad, {saved}) "
+        f"-> ({', '.join(['Tensor'] * _N_DIFFERENTIABLE)})",
+    )
+    backward_op.register_fake(_fake_gradients)
+
+    class Differentiable(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Tensor:
+            output, *rest = forward_op(*arguments)
+            ctx.save_for_backward(*arguments[:_N_TENSORS], output, *rest)
+            ctx.numbers = arguments[_N_TENSORS:]
+            result: Tensor = output
+            return result
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+            inputs, kept = ctx.saved_tensors[:_N_TENSORS], ctx.saved_tensors[_N_TENSORS:]
+            grads = backward_op(*inputs, *ctx.numbers, grad, *kept)
+            given = (
+                None if x is None else of_x
+                for x, of_x in zip(inputs[:_N_DIFFERENTIABLE], grads, strict=True)
+            )
+            return *given, *[None] * n_none
+
+    apply: Callable[..., Tensor] = Differentiable.apply
+    return apply
+
+
+def _fake_gradients(
+    query: Tensor, key: Tensor, value: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    tables = (query.new_empty(0) if x is None else torch.empty_like(x) for x in arguments[:2])
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), *tables
+
+
+def _blockwise_forward(*inputs: Any) -> tuple[Tensor, ...]:
+    result, right = blockwise.forward(pose(blockwise.BLOCK, *inputs))
+    return *result, *right
+
+
+def _blockwise_fake(query: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    result, right = blockwise.buffers(query, causal=inputs[-2])
+    return *result, *right
+
+
+def _blockwise_backward(*arguments: Any) -> tuple[Tensor, ...]:
+    *inputs, grad, output, logsumexp, right_output, right_logsumexp = arguments
+    query, _, _, key_table, value_table, *_ = inputs
+    grads = blockwise.backward(
+        pose(blockwise.BLOCK, *inputs),
+        grad,
+        blockwise.Merged(output, logsumexp),
+        blockwise.Merged(right_output, right_logsumexp),
+    )
+    tables = (
+        query.new_empty(0) if of_table is None else join_table(table, query.shape[1], of_table)
+        for table, of_table in ((key_table, grads.keys), (value_table, grads.values))
+    )
+    return grads.query, grads.key, grads.value, *tables
+
+
+_blockwise = operator(
+    "blockwise",
+    "int max_distance, int offset, bool causal, float scale",
+    _blockwise_forward,
+    _blockwise_backward,
+    _blockwise_fake,
+    n_results=4,
+)
+
+_by_diagonal = operator(
+    "by_diagonal",
+    "int max_distance, bool causal, float scale, bool dead",
+    by_diagonal.forward,
+    by_diagonal.backward,
+    by_diagonal.fake,
+    n_results=3,
+)
+
+
+def blockwise_attention(
+    query: Float[Tensor, "batch head n_query d_head"],
+    key: Float[Tensor, "batch head n_key d_head"],
+    value: Float[Tensor, "batch head n_key d_head"],
+    key_table: Float[Tensor, "*head n_label d_head"] | None,
+    value_table: Float[Tensor, "*head n_label d_head"] | None,
+    mask: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
+    max_distance: int,
+    offset: int,
+    causal: bool,
+    scale: float,
+) -> Float[Tensor, "batch head n_query d_head"]:
+    """Equations 3 and 5 for relative positions, max_distance 1 or more."""
+    # The kernels have half precision too, but are not faster in it without hardware for it (the
+    # backward pass of float16 takes ten times as long) and less exact: round once, at the end.
+    work = torch.promote_types(query.dtype, torch.float32)
+    output = _blockwise(
+        *(x.to(work) for x in (query, key, value)),
+        *(None if x is None else x.to(work) for x in (key_table, value_table)),
+        *(mask, max_distance, offset, causal, scale),
+    )
+    return output.to(query.dtype)
+
+
+def diagonal_attention(
+    query: Float[Tensor, "batch head n d_head"],
+    key: Float[Tensor, "batch head n d_head"],
+    value: Float[Tensor, "batch head n d_head"],
+    key_table: Float[Tensor, "*head n_label d_head"] | None,
+    value_table: Float[Tensor, "*head n_label d_head"] | None,
+    allowed: Bool[Tensor, "#batch #head #n #n"] | None,
+    max_distance: int,
+    causal: bool,
+    scale: float,
+    dead: bool,
+) -> Float[Tensor, "batch head n d_head"]:
+    """Equations 3 and 5 for relative positions in one sequence of 2 or more.
+
+    `allowed` includes causality; `dead` says that it may leave a query with nothing to attend.
+    """
+    work = torch.promote_types(query.dtype, torch.float32)
+    tables = (key_table, value_table)
+    # A table for each head: its rows are to lie together, so heads come first.
+    per_head = any(table is not None and table.dim() == 3 for table in tables)
+    ordered = (x.transpose(0, 1) if per_head else x for x in (query, key, value))
+    if per_head:
+        allowed = None if allowed is None else allowed.transpose(0, 1)
+    output = _by_diagonal(
+        *(x.to(work).contiguous() for x in ordered),
+        *(None if x is None else x.to(work) for x in tables),
+        *(allowed, max_distance, causal, scale, dead),
+    ).to(query.dtype)
+    return output.transpose(0, 1) if per_head else output
