@@ -24,8 +24,6 @@ from edgewise.attention import fused
 from edgewise.attention.blocks import Tail, Window, divide
 from edgewise.attention.window import Problem, Table, WindowView, band_of, slice_mask
 
-BLOCK = 128  # queries of a window: see bench_methods.py
-
 
 class Merged(NamedTuple):
     """Attention over a set of keys, and the log-sum-exp to merge it with that over others."""
@@ -38,8 +36,8 @@ class Merged(NamedTuple):
 
 
 def divided(problem: Problem) -> tuple[list[Tail], list[Window]]:
-    n_query, n_key = problem.query.shape[2], problem.key.shape[2]
-    return divide(n_query, n_key, problem.max_distance, problem.offset, problem.causal, block=BLOCK)
+    n_query, n_key, block = problem.query.shape[2], problem.key.shape[2], len(problem.corner)
+    return divide(n_query, n_key, problem.max_distance, problem.offset, problem.causal, block)
 
 
 def buffers(query: Tensor, causal: bool) -> tuple[Merged, Merged]:
@@ -89,7 +87,7 @@ def forward(problem: Problem) -> tuple[Merged, Merged]:
         else:
             merge(side, output, logsumexp)
 
-    scratch = problem.scratch(BLOCK)
+    scratch = problem.scratch()
     for window in windows:
         finish(WindowView(problem, window, scratch), result.rows(window), right.rows(window))
     return result, right
@@ -198,7 +196,7 @@ def backward(problem: Problem, grad: Tensor, result: Merged, right: Merged) -> G
         grads.key[:, :, keys] += part[1]
         grads.value[:, :, keys] += part[2]
 
-    scratch = problem.scratch(BLOCK)
+    scratch = problem.scratch()
     for window in windows:
         view = WindowView(problem, window, scratch)
         logsumexp = result.rows(window).logsumexp.flatten(0, 1)[..., None]

@@ -16,6 +16,9 @@ from torch import Tensor
 from edgewise.attention import fused
 from edgewise.attention.blocks import Tail, Window
 
+# Queries of a window, by whether it is causal: measured with benchmarks/bench_attention.py --bar.
+BLOCKS = {False: 256, True: 128}
+
 
 class Table(NamedTuple):
     """A table as differences to its first row, one for each sentence and head."""
@@ -58,14 +61,14 @@ class Problem(NamedTuple):
         sizes = (1, self.n_band, 1)
         return Table(*(self.corner.new_zeros(batch * heads, n, d_head) for n in sizes))
 
-    def scratch(self, block: int) -> Float[Tensor, "2 size"]:
+    def scratch(self) -> Float[Tensor, "2 size"]:
         """Memory for two matrices of a window: to map fresh memory costs more than to use it."""
         batch, heads = self.query.shape[:2]
+        block = len(self.corner)
         return self.corner.new_empty(2, batch * heads * block * (block + self.n_band - 1))
 
 
 def pose(
-    block: int,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -84,6 +87,7 @@ def pose(
         for table in (key_table, value_table)
     )
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    block = BLOCKS[causal]
     corner = query.new_ones(block, block).triu_()
     return Problem(
         *(query, key, value, keys, values, mask),
