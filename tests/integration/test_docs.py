@@ -1,0 +1,64 @@
+"""What the documents show runs, and what they name exists."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+SNIPPETS = [
+    pytest.param(code, id=f"{document.name}-{i}")
+    for document in DOCUMENTS
+    for i, code in enumerate(re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL))
+]
+
+
+def test_there_are_snippets() -> None:
+    assert len(SNIPPETS) >= 5
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_a_snippet_runs(code: str) -> None:
+    exec(compile(code, "snippet", "exec"), {})
+
+
+def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples/demo.py"), "--out", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert "right 100%" in result.stdout
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
+
+
+def test_the_tree_of_the_readme_is_the_tree() -> None:
+    readme = (ROOT / "README.md").read_text()
+    tree = readme.split("## The tree")[1].split("```")[1]
+    for folder in ("src/edgewise/attention", "benchmarks", "src/edgewise"):
+        for path in (ROOT / folder).glob("*.py"):
+            if path.name != "__init__.py":
+                assert f" {path.name} " in tree, path
+
+
+def test_tests_that_the_documents_name_exist() -> None:
+    tests = "\n".join(path.read_text() for path in ROOT.glob("tests/*/*.py"))
+    for document in DOCUMENTS:
+        for name in re.findall(r"`(test_\w+)`", document.read_text()):
+            assert f"def {name}" in tests, (document.name, name)
+
+
+def test_targets_that_the_documents_name_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for document in DOCUMENTS:
+        for block in re.findall(r"```sh\n(.*?)```", document.read_text(), re.DOTALL):
+            for target in re.findall(r"^make ([\w-]+)", block, re.MULTILINE):
+                assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
