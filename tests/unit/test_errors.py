@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import Inputs, assert_same
 
-from edgewise import RelationAttention, RelativePositions, attention_parts, relation_attention
+from edgewise import RelationAttention, RelativePositions, attention_parts
 from edgewise.attention import fused, reference
 from edgewise.errors import ArgumentError, EdgewiseError
 

@@ -69,8 +69,8 @@ def test_the_layer_computes_the_definition(variant: str, causal: bool) -> None:
     layer, x = layer_of(**VARIANTS[variant]), words(2, 7, 12)
     if variant == "bias":
         with torch.no_grad():
-            for projection in (layer.query, layer.key, layer.value, layer.output):
-                projection.bias.copy_(words(12, seed=projection.bias.numel()))
+            for i, projection in enumerate((layer.query, layer.key, layer.value, layer.output)):
+                projection.bias.copy_(words(12, seed=i))
     assert_equal(layer(x, causal=causal), by_definition(layer, x, causal=causal))
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from edgewise import RelationAttention
+from edgewise.errors import ArgumentError
 
 
 def layer_of(**settings: Any) -> RelationAttention:
@@ -177,3 +178,29 @@ def test_two_states_of_one_layer_know_nothing_of_each_other() -> None:
         )
     assert_equal(of_x, layer(x, causal=True)[:, -1:])
     assert_equal(of_y, layer(y, causal=True)[:, -1:])
+
+
+@pytest.mark.parametrize("max_length", [None, 11])
+def test_gradients_flow_through_steps_where_keys_and_values_are_frozen(
+    max_length: int | None,
+) -> None:
+    layer, x = layer_of(max_distance=2), words(2, 9, 12)
+    for frozen in (layer.key, layer.value):
+        frozen.weight.requires_grad_(False)
+    leaves = [layer.query.weight, layer.key_table, layer.value_table]
+    whole = torch.autograd.grad(layer(x, causal=True).square().sum(), leaves)
+    stepped = torch.autograd.grad(in_steps(layer, x, [4, 1, 4], max_length).square().sum(), leaves)
+    for actual, expected in zip(stepped, whole, strict=True):
+        assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 1, 1, 3)])
+@torch.no_grad()
+def test_a_refused_mask_leaves_the_state_as_it_was(shape: tuple[int, ...]) -> None:
+    layer, x = layer_of(max_distance=2), words(2, 4, 12)
+    state = layer.new_state(2)
+    layer(x[:, :3], state=state)
+    with pytest.raises(ArgumentError, match="mask must be"):
+        layer(x[:, 3:], mask=torch.ones(shape, dtype=torch.bool), state=state)
+    assert state.length == 3
+    assert_equal(layer(x[:, 3:], state=state), layer(x, causal=True)[:, 3:])

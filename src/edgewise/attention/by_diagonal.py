@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# Logits that are computed at a time: as many sentences as stay in the cache, forward and backward.
-CHUNK = 2**19
+# What is computed at a time, so that it stays in the cache: rows of queries, and logits.
+CHUNK_ROWS, CHUNK_LOGITS = 2**13, 2**19
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -34,7 +34,7 @@ class Diagonals(NamedTuple):
     n_column: int  # labels with a column: distances 1 - reach to reach, or to 0 if causal
     in_band: Int[Tensor, "n n"]  # all bits where an edge has one of these labels
     in_range: Int[Tensor, "n n_column"]  # all bits where a label has an edge
-    corner: Float[Tensor, "corner corner"]  # 1 for the edges right of the band
+    corner: Float[Tensor, "corner n"]  # 1 for the edges right of the band, in the rows with any
 
     @property
     def margin(self) -> int:
@@ -42,8 +42,13 @@ class Diagonals(NamedTuple):
         return self.n + self.n_column
 
 
-@functools.lru_cache(maxsize=64)
 def diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> Diagonals:
+    """The same for each call with these sizes: kept, unless it is large."""
+    make = _kept_diagonals if n <= 256 else _diagonals
+    return make(n, max_distance, causal, dtype)
+
+
+def _diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> Diagonals:
     reach = min(max_distance, n - 1)
     n_column = reach if causal else 2 * reach
     distance = torch.arange(n) - torch.arange(n)[:, None]
@@ -51,11 +56,12 @@ def diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> Di
     key = torch.arange(n)[:, None] + torch.arange(n_column) - reach + 1
     in_range = (key >= 0) & (key < n)
     size = 0 if causal else max(0, n - reach - 1)
+    corner = (distance[:size] > reach).to(dtype)
     bits = BITS[dtype]
-    return Diagonals(
-        *(n, reach, n_column, -in_band.to(bits), -in_range.to(bits)),
-        corner=torch.ones(size, size, dtype=dtype).triu_(),
-    )
+    return Diagonals(n, reach, n_column, -in_band.to(bits), -in_range.to(bits), corner)
+
+
+_kept_diagonals = functools.lru_cache(maxsize=64)(_diagonals)
 
 
 class Table(NamedTuple):
@@ -116,7 +122,7 @@ def spread(
     torch.bitwise_and(read, place.in_band, out=out.view(bits))
     size = len(place.corner)
     if size:
-        out[:, :size, n - size :].addcmul_(by_label[:, :size, -1:], place.corner)
+        out[:, :size].addcmul_(by_label[:, :size, -1:], place.corner)
 
 
 def sums(
@@ -129,13 +135,14 @@ def sums(
     read = weights.view(bits).as_strided((len(out), n, place.n_column), longer, start)
     torch.bitwise_and(read, place.in_range, out=out.view(bits))
     if size:
-        out[:, :size, -1] += (weights[:, :size, n - size :] * place.corner).sum(-1)
+        out[:, :size, -1] += (weights[:, :size] * place.corner).sum(-1)
 
 
 def n_chunks(query: Tensor) -> int:
     """In how many equal parts to compute, so that a part's logits fit the cache."""
     outer, inner, n, _ = query.shape
-    wanted = min(outer, -(-outer * inner * n * n // CHUNK))
+    rows = outer * inner * n
+    wanted = min(outer, max(-(-rows // CHUNK_ROWS), -(-rows * n // CHUNK_LOGITS)))
     return next((c for c in range(wanted, min(outer, 2 * wanted) + 1) if outer % c == 0), 1)
 
 

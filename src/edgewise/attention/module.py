@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from edgewise.attention.arguments import check_mask
 from edgewise.attention.functional import relation_attention
 from edgewise.attention.relations import RelativePositions
 from edgewise.attention.state import AttentionState
@@ -100,17 +101,11 @@ class RelationAttention(nn.Module):
         if x.dim() != 3 or x.shape[-1] != self.d_model:
             raise ArgumentError(f"x must be [batch, n, {self.d_model}]; got {list(x.shape)}")
         query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
-        offset = 0
+        offset = 0 if state is None else state.length
+        mask = self._mask(mask, x, n_key=offset + x.shape[1])
         if state is not None:
-            offset, causal = state.length, True
+            causal = True
             key, value = state.append(key, value)
-        if isinstance(mask, Tensor) and mask.dim() == 2:
-            if list(mask.shape) != [x.shape[0], key.shape[2]]:
-                raise ArgumentError(
-                    f"mask must be [batch, n_key], here [{x.shape[0]}, {key.shape[2]}], or 4-D; "
-                    f"got {list(mask.shape)}"
-                )
-            mask = mask[:, None, None, :]
         # Without tables the relation only says where the queries stand.
         distance = 0 if self.max_distance is None else self.max_distance
         output = relation_attention(
@@ -147,6 +142,18 @@ class RelationAttention(nn.Module):
 
     def _heads(self, x: Float[Tensor, "batch n inner"]) -> Float[Tensor, "batch head n d_head"]:
         return x.view(*x.shape[:2], self.heads, self.d_head).transpose(1, 2)
+
+    def _mask(self, mask: Tensor | None, x: Tensor, n_key: int) -> Tensor | None:
+        """A mask as 4-D, refused before a state is changed."""
+        batch, n, _ = x.shape
+        if isinstance(mask, Tensor) and mask.dim() == 2:
+            if list(mask.shape) != [batch, n_key]:
+                raise ArgumentError(
+                    f"mask must be [batch, n_key], here [{batch}, {n_key}], or 4-D; "
+                    f"got {list(mask.shape)}"
+                )
+            mask = mask[:, None, None, :]
+        return check_mask(mask, (batch, self.heads, n, n_key), x.device)
 
     def _table(self, table: Tensor | None, query: Tensor) -> Tensor | None:
         """Under autocast the projections are of lower precision than the parameters."""

@@ -61,8 +61,8 @@ class AttentionState:
                 f"{key.shape[2]} (new_state(batch, max_length=None) grows)"
             )
         new = torch.stack((key, value))
-        if new.requires_grad or self._buffer.requires_grad:
-            # Autograd has kept what was there: it must not be written over.
+        if torch.is_grad_enabled() or self._buffer.requires_grad:
+            # Autograd may have kept what was there: it must not be written over.
             self._buffer = torch.cat((self._buffer[:, :, :, : self.length], new), dim=3)
         else:
             if length > self._buffer.shape[3]:

@@ -1,0 +1,98 @@
+"""Under torch.compile, in one graph, everything stays what it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import Inputs, assert_same
+from torch import Tensor
+
+from edgewise import RelationAttention, RelativePositions, relation_attention
+
+pytestmark = pytest.mark.unhooked  # a hooked function cannot be compiled
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, fullgraph=True)
+
+
+def results(function: Callable[..., Tensor], inputs: Inputs, **options: Any) -> dict[str, Tensor]:
+    """The output of the function and the gradient of every input."""
+    leaves = {name: x.clone().requires_grad_() for name, x in inputs.tensors.items()}
+    output = function(
+        relations=inputs.relations, mask=inputs.mask, causal=inputs.causal, **leaves, **options
+    )
+    grads = torch.autograd.grad(output, list(leaves.values()), inputs.grad)
+    return {"output": output.detach(), **dict(zip(leaves, grads, strict=True))}
+
+
+def padding(batch: int, n: int) -> Tensor:
+    lengths = torch.arange(batch) * 3 + 2
+    return (torch.arange(n) < lengths[:, None])[:, None, None, :]
+
+
+CASES = {
+    "reference": Inputs(2, 3, 7, 7, 4, RelativePositions(2), causal=True, mask=padding(2, 7)),
+    "dense": Inputs(2, 3, 9, 9, 4, RelativePositions(2), mask=padding(2, 9)),
+    "dense, causal, a table for each head": Inputs(
+        *(2, 3, 9, 9, 4), RelativePositions(2), causal=True, per_head=True
+    ),
+    "dense, an offset": Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=4), causal=True),
+    "blockwise, causal": Inputs(
+        *(2, 3, 150, 150, 4), RelativePositions(3), causal=True, mask=padding(2, 150)
+    ),
+    "blockwise, a table for each head": Inputs(
+        *(2, 3, 270, 281, 4), RelativePositions(3, query_offset=5), per_head=True
+    ),
+    "blockwise, keys only": Inputs(1, 2, 40, 40, 4, RelativePositions(3), on_values=False),
+    "auto, short": Inputs(2, 3, 11, 11, 4, RelativePositions(2), on_keys=False),
+    "auto, long": Inputs(1, 2, 390, 390, 4, RelativePositions(3)),
+    "auto, one label": Inputs(2, 3, 8, 8, 4, RelativePositions(0), mask=padding(2, 8)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_compiled_attention_equals_eager(case: str) -> None:
+    inputs, method = CASES[case], case.split(",")[0]
+    expected = results(relation_attention, inputs, method=method)
+    assert_same(results(compiled(relation_attention), inputs, method=method), expected)
+
+
+def test_compiled_attention_takes_lengths_it_has_not_seen() -> None:
+    function = compiled(relation_attention)
+    for n in (6, 13, 21):
+        inputs = Inputs(2, 3, n, n, 4, RelativePositions(2), mask=padding(2, n))
+        expected = results(relation_attention, inputs, method="dense")
+        assert_same(results(function, inputs, method="dense"), expected)
+
+
+def test_compiled_dropout_drops() -> None:
+    inputs = Inputs(2, 3, 9, 9, 4, RelativePositions(2))
+    function = compiled(relation_attention)
+    first, second = (results(function, inputs, method="dense", dropout=0.5) for _ in range(2))
+    for name, value in first.items():
+        assert value.isfinite().all(), name
+        assert not torch.equal(value, second[name]), name
+
+
+@pytest.mark.parametrize("n", [9, 260])
+def test_a_compiled_layer_equals_eager(n: int) -> None:
+    torch.manual_seed(0)
+    layer = RelationAttention(12, 3, max_distance=2).double()
+    x = torch.randn(2, n, 12, dtype=torch.float64)
+    mask = torch.arange(n) < torch.tensor([[n], [n - 4]])
+    found = []
+    for function in (layer, compiled(layer)):
+        output = function(x, mask=mask, causal=True)
+        grads = torch.autograd.grad(output.square().sum(), list(layer.parameters()))
+        names = [name for name, _ in layer.named_parameters()]
+        found.append({"output": output.detach(), **dict(zip(names, grads, strict=True))})
+    assert_same(found[1], found[0])
