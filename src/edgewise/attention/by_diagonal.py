@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# What is computed at a time, so that it stays in the cache: rows of queries, and logits.
-CHUNK_ROWS, CHUNK_LOGITS = 2**13, 2**19
+# Logits that are computed at a time, so that they stay in the cache.
+CHUNK = 2**19
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -141,8 +141,7 @@ def sums(
 def n_chunks(query: Tensor) -> int:
     """In how many equal parts to compute, so that a part's logits fit the cache."""
     outer, inner, n, _ = query.shape
-    rows = outer * inner * n
-    wanted = min(outer, max(-(-rows // CHUNK_ROWS), -(-rows * n // CHUNK_LOGITS)))
+    wanted = min(outer, -(-outer * inner * n * n // CHUNK))
     return next((c for c in range(wanted, min(outer, 2 * wanted) + 1) if outer % c == 0), 1)
 
 
