@@ -236,3 +236,9 @@ def test_the_settings_are_shown() -> None:
     assert "on keys" in shown
     assert "on keys and values" in repr(layer_of(max_distance=2, per_head=True))
     assert ", on " not in repr(layer_of())
+
+
+def test_on_the_meta_device_shapes_come_out() -> None:
+    with torch.device("meta"):
+        layer = RelationAttention(12, 3, max_distance=2)
+        assert layer(torch.empty(2, 5, 12)).shape == (2, 5, 12)

@@ -46,10 +46,21 @@ def relation_attention(
     PyTorch's own attention are.
     """
     device = query.device.type if isinstance(query, Tensor) else "cpu"
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         query, key, value = (_lowered(x, device) for x in (query, key, value))
         key_table = None if key_table is None else _lowered(key_table, device)
         value_table = None if value_table is None else _lowered(value_table, device)
+        with torch.autocast(device, enabled=False):
+            return relation_attention(
+                *(query, key, value, relations),
+                key_table=key_table,
+                value_table=value_table,
+                mask=mask,
+                causal=causal,
+                dropout=dropout,
+                scale=scale,
+                method=method,
+            )
     mask = check_arguments(
         query, key, value, relations, key_table, value_table, mask, causal, dropout, scale
     )
@@ -65,33 +76,32 @@ def relation_attention(
     if method == "auto":
         method = fastest(query, key, relations if has_tables else None, causal, dropout)
 
-    with torch.autocast(device, enabled=False):
-        if method == "reference" or 0 in (*query.shape, *key.shape):
-            return reference.relation_attention(
-                *(query, key, value, relations),
-                key_table=key_table,
-                value_table=value_table,
-                mask=mask,
-                causal=causal,
-                dropout=dropout,
-                scale=scale,
-            )
-        if method == "dense":
-            return dense_attention(
-                *(query, key, value, relations, key_table, value_table),
-                *(mask, causal, dropout, scale),
-            )
-        if relations is None or not has_tables:
-            return plain.attention(query, key, value, relations, mask, causal, dropout, scale)
-        if relations.max_distance == 0:
-            return plain.attention_with_one_label(
-                query, key, value, relations, key_table, value_table, mask, causal, scale
-            )
-        assert isinstance(relations.query_offset, int)
-        return operators.blockwise_attention(
-            *(query, key, value, key_table, value_table, mask),
-            *(relations.max_distance, relations.query_offset, causal, scale),
+    if method == "reference" or 0 in (*query.shape, *key.shape):
+        return reference.relation_attention(
+            *(query, key, value, relations),
+            key_table=key_table,
+            value_table=value_table,
+            mask=mask,
+            causal=causal,
+            dropout=dropout,
+            scale=scale,
         )
+    if method == "dense":
+        return dense_attention(
+            *(query, key, value, relations, key_table, value_table),
+            *(mask, causal, dropout, scale),
+        )
+    if relations is None or not has_tables:
+        return plain.attention(query, key, value, relations, mask, causal, dropout, scale)
+    if relations.max_distance == 0:
+        return plain.attention_with_one_label(
+            query, key, value, relations, key_table, value_table, mask, causal, scale
+        )
+    assert isinstance(relations.query_offset, int)
+    return operators.blockwise_attention(
+        *(query, key, value, key_table, value_table, mask),
+        *(relations.max_distance, relations.query_offset, causal, scale),
+    )
 
 
 def dense_attention(
@@ -169,4 +179,5 @@ def fastest(
         return "dense"
     if relations.max_distance == 0:
         return "blockwise"
-    return "blockwise" if key.shape[2] >= (256 if causal else 384) else "dense"
+    is_long = query.shape[2] >= 16 and key.shape[2] >= (256 if causal else 384)
+    return "blockwise" if is_long else "dense"
