@@ -179,5 +179,9 @@ def fastest(
         return "dense"
     if relations.max_distance == 0:
         return "blockwise"
-    is_long = query.shape[2] >= 16 and key.shape[2] >= (256 if causal else 384)
+    if is_diagonal(query, key, relations, dropout):
+        limit = 512 if causal else 768
+    else:
+        limit = 256 if causal else 384
+    is_long = query.shape[2] >= 16 and key.shape[2] >= limit
     return "blockwise" if is_long else "dense"
