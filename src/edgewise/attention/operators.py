@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from edgewise.attention import blockwise, by_diagonal
 from edgewise.attention.window import join_table, pose
+from edgewise.errors import EdgewiseError
 
 _TENSORS = (
     "Tensor query, Tensor key, Tensor value, Tensor? key_table, Tensor? value_table, Tensor? mask"
@@ -69,10 +69,17 @@ def operator(
             return result
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-            inputs, kept = ctx.saved_tensors[:_N_TENSORS], ctx.saved_tensors[_N_TENSORS:]
-            run = backward_op if torch.compiler.is_compiling() else backward
+            compiling = torch.compiler.is_compiling()
+            if torch.is_grad_enabled() and not compiling:
+                # Else the graph that was asked for would be missing, and nothing would say so.
+                raise EdgewiseError(
+                    "this path of relation_attention has first derivatives only; "
+                    "create_graph=True needs method='reference'"
+                )
+            saved = ctx.saved_tensors  # once: checkpointing allows no more
+            inputs, kept = saved[:_N_TENSORS], saved[_N_TENSORS:]
+            run = backward_op if compiling else backward
             grads = run(*inputs, *ctx.numbers, grad, *kept)
             given = (
                 None if x is None else of_x
