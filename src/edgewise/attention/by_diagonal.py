@@ -126,15 +126,24 @@ def spread(
 
 
 def sums(
-    weights: Float[Tensor, "group n n"], place: Diagonals, out: Float[Tensor, "group n n_column"]
+    weights: Float[Tensor, "group n n"],
+    place: Diagonals,
+    out: Float[Tensor, "group n n_column"],
+    total: float | None,
 ) -> None:
-    """The weights of each query by label; `weights` has a margin."""
+    """The weights of each query by label; `weights` has a margin.
+
+    `total` is what the weights of a query sum to, if that is the same for all queries.
+    """
     n, bits, size = place.n, BITS[weights.dtype], len(place.corner)
     start = weights.storage_offset() - place.reach + 1
     longer = (n * n, n + 1, 1)
     read = weights.view(bits).as_strided((len(out), n, place.n_column), longer, start)
     torch.bitwise_and(read, place.in_range, out=out.view(bits))
-    if size:
+    if size and total is not None and n <= 2 * place.reach + 1:
+        # A query has edges beyond the band on one side at most: these have what the others lack.
+        out[:, :size, -1] = total - out[:, :size, :-1].sum(-1)
+    elif size:
         out[:, :size, -1] += (weights[:, :size] * place.corner).sum(-1)
 
 
@@ -189,7 +198,9 @@ def forward(
     place = diagonals(n, max_distance, causal, query.dtype)
     parts = n_chunks(query)
     groups = outer * inner // parts
-    tables = (tables_of(x, query, max_distance, place, parts) for x in (key_table, value_table))
+    # The scale goes into the table: products that add to what is there are slower with a factor.
+    scaled = None if key_table is None else key_table * scale
+    tables = (tables_of(x, query, max_distance, place, parts) for x in (scaled, value_table))
     output = torch.empty_like(query)
     weights = padded((parts, groups, n, n), place.margin, query)
     by_label = padded((parts, groups, n, place.n_column), place.margin, query)
@@ -199,7 +210,7 @@ def forward(
         w, b = weights[i], by_label[i]
         if keys is not None:
             spread(q, keys.rest, place, b, out=w)
-        w.baddbmm_(q, k.mT, beta=0 if keys is None else scale, alpha=scale)
+        w.baddbmm_(q, k.mT, beta=0 if keys is None else 1, alpha=scale)
         if hidden is not None:
             edges, these = w.view(-1, inner, n, n), hidden.chunk(parts)[i]
             edges.masked_fill_(these, -torch.inf)
@@ -209,7 +220,7 @@ def forward(
         if values is None:
             torch.bmm(w, v, out=z)
         else:
-            sums(w, place, out=b)
+            sums(w, place, out=b, total=None if dead else 1.0)
             pieces = len(values.rest)
             rows, b = z.view(pieces, -1, d_head), b.view(pieces, -1, place.n_column)
             torch.baddbmm(values.first, b, values.rest, out=rows)
@@ -239,7 +250,8 @@ def backward(
     n, d_head = query.shape[2:]
     place = diagonals(n, max_distance, causal, query.dtype)
     parts, groups = weights.shape[:2]
-    tables = (tables_of(x, query, max_distance, place, parts) for x in (key_table, value_table))
+    scaled = None if key_table is None else key_table * scale
+    tables = (tables_of(x, query, max_distance, place, parts) for x in (scaled, value_table))
     grad = grad * allowed.any(-1, keepdim=True) if dead and allowed is not None else grad
     grads = [torch.empty_like(x) for x in (query, key, value)]
     key_grads: list[Table] = []
@@ -262,13 +274,13 @@ def backward(
         torch.bmm(w.mT, g, out=grad_v)
         torch._softmax_backward_data(grad_w, w, -1, w.dtype, grad_input=grad_w)
         if keys is not None:
-            sums(grad_w, place, out=b)
+            sums(grad_w, place, out=b, total=0.0)
             pieces = len(keys.rest)
             rows, own = q.view(pieces, -1, d_head), b.view(pieces, -1, place.n_column)
             torch.bmm(own, keys.rest, out=grad_q.view(pieces, -1, d_head))
             moved = torch.bmm(own.mT, rows).mul_(scale)
             key_grads.append(Table(torch.zeros_like(moved[:, :1]), moved))
-        grad_q.baddbmm_(grad_w, k, beta=0 if keys is None else scale, alpha=scale)
+        grad_q.baddbmm_(grad_w, k, beta=0 if keys is None else 1, alpha=scale)
         grad_k.baddbmm_(grad_w.mT, q, beta=0, alpha=scale)
     joined = (
         query.new_empty(0) if table is None else join(table, max_distance, place, of)
