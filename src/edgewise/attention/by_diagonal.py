@@ -64,38 +64,46 @@ def _diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> D
 _kept_diagonals = functools.lru_cache(maxsize=64)(_diagonals)
 
 
-class Table(NamedTuple):
-    """A table for each of the `pieces` that a product is made in."""
-
-    first: Float[Tensor, "pieces 1 d_head"]
-    rest: Float[Tensor, "pieces n_column d_head"]
-
-
-def split(table: Tensor, max_distance: int, place: Diagonals, rows: int) -> Table:
-    """The labels that sequences of this length use, as differences to the first of them.
-
-    Products go fastest in pieces of about 2,048 of the `rows` that share a table.
-    """
-    pieces = next(n for n in range(max(1, rows // 2048), 0, -1) if rows % n == 0)
-    used = table[..., max_distance - place.reach :, :]
-    first = used[..., :1, :]
-    rest = used[..., 1 : 1 + place.n_column, :] - first
-    if table.dim() == 2:
-        return Table(first.expand(pieces, -1, -1), rest.expand(pieces, -1, -1))
-    return Table(first.repeat_interleave(pieces, 0), rest.repeat_interleave(pieces, 0))
+def split(
+    table: Float[Tensor, "*outer n_label d_head"], max_distance: int, place: Diagonals
+) -> tuple[Float[Tensor, "*outer 1 d_head"], Float[Tensor, "*outer n_column d_head"]]:
+    """The first label that sequences of this length use, and the others less the first."""
+    start = max_distance - place.reach
+    first = table[..., start : start + 1, :]
+    return first, table[..., start + 1 : start + 1 + place.n_column, :] - first
 
 
-def join(like: Tensor, max_distance: int, place: Diagonals, grads: list[Table]) -> Tensor:
-    """The gradient of a table: of `first`, what all rows share; of `rest`, each row's own."""
-    whole = torch.zeros_like(like)
-    used = whole[..., max_distance - place.reach :, :]
-    first, rest = (
-        torch.cat(x).view(*like.shape[:-2], -1, *x[0].shape[1:]).sum(-3)
-        for x in zip(*grads, strict=True)
-    )
-    used[..., 1 : 1 + place.n_column, :] = rest
-    used[..., :1, :] = first - rest.sum(-2, keepdim=True)
-    return whole
+def in_pieces(
+    table: Float[Tensor, "*outer labels d_head"], query: Tensor, parts: int
+) -> tuple[Float[Tensor, "pieces labels d_head"], ...]:
+    """For each part a table for each piece of its rows: products go fastest with some 2,048."""
+    outer, inner, n, _ = query.shape
+    shared = table.dim() == 2
+    rows = inner * n * (outer // parts if shared else 1)
+    pieces = next(x for x in range(max(1, rows // 2048), 0, -1) if rows % x == 0)
+    if shared:
+        return (table.expand(pieces, -1, -1),) * parts
+    return table.repeat_interleave(pieces, 0).chunk(parts)
+
+
+def gradient(
+    table: Tensor,
+    of_rest: list[Float[Tensor, "pieces n_column d_head"]],
+    of_all: Float[Tensor, "*head d_head"] | None,
+    max_distance: int,
+    place: Diagonals,
+) -> Tensor:
+    """The gradient of a table, from those of the differences and that of all labels alike."""
+    heads, start = table.shape[:-2], max_distance - place.reach
+    result = torch.zeros_like(table)
+    rest = result[..., start + 1 : start + 1 + place.n_column, :]
+    pieces = of_rest[0] if len(of_rest) == 1 else torch.cat(of_rest)
+    torch.sum(pieces.view(*heads, -1, *rest.shape[-2:]), -3, out=rest)
+    first = result[..., start, :]
+    torch.sum(rest, -2, out=first).neg_()
+    if of_all is not None:
+        first += of_all
+    return result
 
 
 def padded(shape: tuple[int, ...], margin: int, like: Tensor) -> Tensor:
@@ -154,18 +162,6 @@ def n_chunks(query: Tensor) -> int:
     return next((c for c in range(wanted, min(outer, 2 * wanted) + 1) if outer % c == 0), 1)
 
 
-def tables_of(
-    table: Tensor | None, query: Tensor, max_distance: int, place: Diagonals, parts: int
-) -> list[Table | None]:
-    """The table of each part."""
-    if table is None:
-        return [None] * parts
-    outer, inner, n, _ = query.shape
-    if table.dim() == 2:
-        return [split(table, max_distance, place, outer // parts * inner * n)] * parts
-    return [split(x, max_distance, place, inner * n) for x in table.chunk(parts)]
-
-
 def fake(query: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     """Empty tensors like those that `forward` returns."""
     outer, inner, n, _ = query.shape
@@ -174,8 +170,13 @@ def fake(query: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     parts = n_chunks(query)
     groups = outer * inner // parts
     weights = query.new_empty(parts, groups, n, n)
-    by_label = query.new_empty(parts, groups, n, reach if causal else 2 * reach)
-    return torch.empty_like(query), weights, by_label
+    n_column = reach if causal else 2 * reach
+    by_label = query.new_empty(parts, groups, n, n_column)
+    rest = (
+        query.new_empty(0) if x is None else x.new_empty(*x.shape[:-2], n_column, x.shape[-1])
+        for x in inputs[2:4]
+    )
+    return torch.empty_like(query), weights, by_label, *rest
 
 
 def forward(
@@ -189,8 +190,8 @@ def forward(
     causal: bool,
     scale: float,
     dead: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, the weights, and their sums by label.
+) -> tuple[Tensor, ...]:
+    """The output and, for the backward pass, the weights, their sums by label, the split tables.
 
     `allowed` includes causality; `dead` says that it may leave a query with nothing.
     """
@@ -198,36 +199,40 @@ def forward(
     place = diagonals(n, max_distance, causal, query.dtype)
     parts = n_chunks(query)
     groups = outer * inner // parts
-    # The scale goes into the table: products that add to what is there are slower with a factor.
-    scaled = None if key_table is None else key_table * scale
-    tables = (tables_of(x, query, max_distance, place, parts) for x in (scaled, value_table))
+    key_rest = value_rest = query.new_empty(0)
+    if key_table is not None:
+        # Products that add to what is there are slower with a factor: it goes into the table.
+        key_rest = split(key_table, max_distance, place)[1].mul_(scale)
+        keys = in_pieces(key_rest, query, parts)
+    if value_table is not None:
+        first, value_rest = split(value_table, max_distance, place)
+        firsts, values = (in_pieces(x, query, parts) for x in (first, value_rest))
     output = torch.empty_like(query)
     weights = padded((parts, groups, n, n), place.margin, query)
     by_label = padded((parts, groups, n, place.n_column), place.margin, query)
     hidden = None if allowed is None else (~allowed).expand(outer, inner, n, n)
     inputs = (x.view(parts, groups, n, d_head) for x in (query, key, value, output))
-    for i, (q, k, v, z, keys, values) in enumerate(zip(*inputs, *tables, strict=True)):
-        w, b = weights[i], by_label[i]
-        if keys is not None:
-            spread(q, keys.rest, place, b, out=w)
-        w.baddbmm_(q, k.mT, beta=0 if keys is None else 1, alpha=scale)
+    for i, (q, k, v, z, w, b) in enumerate(zip(*inputs, weights, by_label, strict=True)):
+        if key_table is not None:
+            spread(q, keys[i], place, b, out=w)
+        w.baddbmm_(q, k.mT, beta=0 if key_table is None else 1, alpha=scale)
         if hidden is not None:
             edges, these = w.view(-1, inner, n, n), hidden.chunk(parts)[i]
             edges.masked_fill_(these, -torch.inf)
         torch.softmax(w, -1, out=w)
         if hidden is not None and dead:
             edges.masked_fill_(these, 0.0)
-        if values is None:
+        if value_table is None:
             torch.bmm(w, v, out=z)
         else:
             sums(w, place, out=b, total=None if dead else 1.0)
-            pieces = len(values.rest)
-            rows, b = z.view(pieces, -1, d_head), b.view(pieces, -1, place.n_column)
-            torch.baddbmm(values.first, b, values.rest, out=rows)
+            pieces = len(values[i])
+            rows, by_piece = z.view(pieces, -1, d_head), b.view(pieces, -1, place.n_column)
+            torch.baddbmm(firsts[i], by_piece, values[i], out=rows)
             z.baddbmm_(w, v)
     if value_table is not None and dead and allowed is not None:
         output *= allowed.any(-1, keepdim=True)
-    return output, weights, by_label
+    return output, weights, by_label, key_rest, value_rest
 
 
 def backward(
@@ -245,45 +250,53 @@ def backward(
     output: Float[Tensor, "outer inner n d_head"],
     weights: Float[Tensor, "chunk group n n"],
     by_label: Float[Tensor, "chunk group n n_column"],
+    key_rest: Float[Tensor, "..."],
+    value_rest: Float[Tensor, "..."],
 ) -> tuple[Tensor, ...]:
     """The gradients of query, key, value and the two tables (empty for one that is not there)."""
     n, d_head = query.shape[2:]
     place = diagonals(n, max_distance, causal, query.dtype)
     parts, groups = weights.shape[:2]
-    scaled = None if key_table is None else key_table * scale
-    tables = (tables_of(x, query, max_distance, place, parts) for x in (scaled, value_table))
-    grad = grad * allowed.any(-1, keepdim=True) if dead and allowed is not None else grad
+    if dead and allowed is not None:
+        grad = grad * allowed.any(-1, keepdim=True)
+    if key_table is not None:
+        keys = in_pieces(key_rest, query, parts)
+    if value_table is not None:
+        values = in_pieces(value_rest, query, parts)
     grads = [torch.empty_like(x) for x in (query, key, value)]
-    key_grads: list[Table] = []
-    value_grads: list[Table] = []
+    of_keys: list[Tensor] = []
+    of_values: list[Tensor] = []
+    of_all: list[Tensor] = []
     grad_w = padded((groups, n, n), place.margin, query)
     b = padded((groups, n, place.n_column), place.margin, query)
     inputs = (
         x.view(parts, groups, n, d_head) for x in (query, key, value, grad.contiguous(), *grads)
     )
-    for i, (q, k, v, g, grad_q, grad_k, grad_v, keys, values) in enumerate(
-        zip(*inputs, *tables, strict=True)
+    for i, (q, k, v, g, grad_q, grad_k, grad_v, w, own) in enumerate(
+        zip(*inputs, weights, by_label, strict=True)
     ):
-        w = weights[i]
-        if values is not None:
-            spread(g, values.rest, place, b, out=grad_w)
-            pieces = len(values.rest)
-            rows, own = g.view(pieces, -1, d_head), by_label[i].view(pieces, -1, place.n_column)
-            value_grads.append(Table(rows.sum(1, keepdim=True), torch.bmm(own.mT, rows)))
-        grad_w.baddbmm_(g, v.mT, beta=0 if values is None else 1)
+        if value_table is not None:
+            spread(g, values[i], place, b, out=grad_w)
+        grad_w.baddbmm_(g, v.mT, beta=0 if value_table is None else 1)
+        if value_table is not None:
+            rows = g.view(len(values[i]), -1, d_head)
+            of_values.append(torch.bmm(own.view(len(rows), -1, place.n_column).mT, rows))
+            of_all.append(rows.sum(1))
         torch.bmm(w.mT, g, out=grad_v)
         torch._softmax_backward_data(grad_w, w, -1, w.dtype, grad_input=grad_w)
-        if keys is not None:
+        if key_table is not None:
             sums(grad_w, place, out=b, total=0.0)
-            pieces = len(keys.rest)
-            rows, own = q.view(pieces, -1, d_head), b.view(pieces, -1, place.n_column)
-            torch.bmm(own, keys.rest, out=grad_q.view(pieces, -1, d_head))
-            moved = torch.bmm(own.mT, rows).mul_(scale)
-            key_grads.append(Table(torch.zeros_like(moved[:, :1]), moved))
-        grad_q.baddbmm_(grad_w, k, beta=0 if keys is None else 1, alpha=scale)
+            rows = q.view(len(keys[i]), -1, d_head)
+            by_piece = b.view(len(rows), -1, place.n_column)
+            torch.bmm(by_piece, keys[i], out=grad_q.view(rows.shape))
+            of_keys.append(torch.bmm(by_piece.mT, rows))
+        grad_q.baddbmm_(grad_w, k, beta=0 if key_table is None else 1, alpha=scale)
         grad_k.baddbmm_(grad_w.mT, q, beta=0, alpha=scale)
-    joined = (
-        query.new_empty(0) if table is None else join(table, max_distance, place, of)
-        for table, of in ((key_table, key_grads), (value_table, value_grads))
-    )
-    return *grads, *joined
+    of_key_table = of_value_table = query.new_empty(0)
+    if key_table is not None:
+        of_key_table = gradient(key_table, of_keys, None, max_distance, place).mul_(scale)
+    if value_table is not None:
+        # All weights of a query sum to one.
+        all_ = torch.cat(of_all).view(*value_table.shape[:-2], -1, d_head).sum(-2)
+        of_value_table = gradient(value_table, of_values, all_, max_distance, place)
+    return *grads, of_key_table, of_value_table

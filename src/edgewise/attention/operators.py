@@ -139,7 +139,7 @@ _by_diagonal = operator(
     by_diagonal.forward,
     by_diagonal.backward,
     by_diagonal.fake,
-    n_results=3,
+    n_results=5,
 )
 
 
