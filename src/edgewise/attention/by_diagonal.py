@@ -34,7 +34,7 @@ class Diagonals(NamedTuple):
     n_column: int  # labels with a column: distances 1 - reach to reach, or to 0 if causal
     in_band: Int[Tensor, "n n"]  # all bits where an edge has one of these labels
     in_range: Int[Tensor, "n n_column"]  # all bits where a label has an edge
-    corner: Float[Tensor, "corner n"]  # 1 for the edges right of the band, in the rows with any
+    corner: Float[Tensor, "size size"]  # 1 for the edges right of the band, in the square of them
 
     @property
     def margin(self) -> int:
@@ -56,7 +56,7 @@ def _diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> D
     key = torch.arange(n)[:, None] + torch.arange(n_column) - reach + 1
     in_range = (key >= 0) & (key < n)
     size = 0 if causal else max(0, n - reach - 1)
-    corner = (distance[:size] > reach).to(dtype)
+    corner = (distance[:size, n - size :] > reach).to(dtype)
     bits = BITS[dtype]
     return Diagonals(n, reach, n_column, -in_band.to(bits), -in_range.to(bits), corner)
 
@@ -130,29 +130,22 @@ def spread(
     torch.bitwise_and(read, place.in_band, out=out.view(bits))
     size = len(place.corner)
     if size:
-        out[:, :size].addcmul_(by_label[:, :size, -1:], place.corner)
+        out[:, :size, n - size :].addcmul_(by_label[:, :size, -1:], place.corner)
 
 
 def sums(
     weights: Float[Tensor, "group n n"],
     place: Diagonals,
     out: Float[Tensor, "group n n_column"],
-    total: float | None,
 ) -> None:
-    """The weights of each query by label; `weights` has a margin.
-
-    `total` is what the weights of a query sum to, if that is the same for all queries.
-    """
+    """The weights of each query by label; `weights` has a margin."""
     n, bits, size = place.n, BITS[weights.dtype], len(place.corner)
     start = weights.storage_offset() - place.reach + 1
     longer = (n * n, n + 1, 1)
     read = weights.view(bits).as_strided((len(out), n, place.n_column), longer, start)
     torch.bitwise_and(read, place.in_range, out=out.view(bits))
-    if size and total is not None and n <= 2 * place.reach + 1:
-        # A query has edges beyond the band on one side at most: these have what the others lack.
-        out[:, :size, -1] = total - out[:, :size, :-1].sum(-1)
-    elif size:
-        out[:, :size, -1] += (weights[:, :size] * place.corner).sum(-1)
+    if size:
+        out[:, :size, -1] += (weights[:, :size, n - size :] * place.corner).sum(-1)
 
 
 def n_chunks(query: Tensor) -> int:
@@ -225,7 +218,7 @@ def forward(
         if value_table is None:
             torch.bmm(w, v, out=z)
         else:
-            sums(w, place, out=b, total=None if dead else 1.0)
+            sums(w, place, out=b)
             pieces = len(values[i])
             rows, by_piece = z.view(pieces, -1, d_head), b.view(pieces, -1, place.n_column)
             torch.baddbmm(firsts[i], by_piece, values[i], out=rows)
@@ -285,7 +278,7 @@ def backward(
         torch.bmm(w.mT, g, out=grad_v)
         torch._softmax_backward_data(grad_w, w, -1, w.dtype, grad_input=grad_w)
         if key_table is not None:
-            sums(grad_w, place, out=b, total=0.0)
+            sums(grad_w, place, out=b)
             rows = q.view(len(keys[i]), -1, d_head)
             by_piece = b.view(len(rows), -1, place.n_column)
             torch.bmm(by_piece, keys[i], out=grad_q.view(rows.shape))
