@@ -15,6 +15,7 @@ table of its own, so that the rows that share a table lie together.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +35,8 @@ class Diagonals(NamedTuple):
     n_column: int  # labels with a column: distances 1 - reach to reach, or to 0 if causal
     in_band: Int[Tensor, "n n"]  # all bits where an edge has one of these labels
     in_range: Int[Tensor, "n n_column"]  # all bits where a label has an edge
-    corner: Float[Tensor, "size size"]  # 1 for the edges right of the band, in the square of them
+    size: int  # rows with edges right of the band
+    corner: Float[Tensor, "size size"]  # 1 for these edges, in the square around them
 
     @property
     def margin(self) -> int:
@@ -58,7 +60,7 @@ def _diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> D
     size = 0 if causal else max(0, n - reach - 1)
     corner = (distance[:size, n - size :] > reach).to(dtype)
     bits = BITS[dtype]
-    return Diagonals(n, reach, n_column, -in_band.to(bits), -in_range.to(bits), corner)
+    return Diagonals(n, reach, n_column, -in_band.to(bits), -in_range.to(bits), size, corner)
 
 
 _kept_diagonals = functools.lru_cache(maxsize=64)(_diagonals)
@@ -69,21 +71,24 @@ def split(
 ) -> tuple[Float[Tensor, "*outer 1 d_head"], Float[Tensor, "*outer n_column d_head"]]:
     """The first label that sequences of this length use, and the others less the first."""
     start = max_distance - place.reach
-    first = table[..., start : start + 1, :]
-    return first, table[..., start + 1 : start + 1 + place.n_column, :] - first
+    first = table.narrow(-2, start, 1)
+    return first, table.narrow(-2, start + 1, place.n_column) - first
+
+
+@functools.lru_cache(maxsize=1024)
+def n_pieces(rows: int) -> int:
+    """In how many products to multiply rows with a table: with some 2,048 each they go fastest."""
+    return next(x for x in range(max(1, rows // 2048), 0, -1) if rows % x == 0)
 
 
 def in_pieces(
     table: Float[Tensor, "*outer labels d_head"], query: Tensor, parts: int
 ) -> tuple[Float[Tensor, "pieces labels d_head"], ...]:
-    """For each part a table for each piece of its rows: products go fastest with some 2,048."""
+    """For each part the table of each piece of its rows."""
     outer, inner, n, _ = query.shape
-    shared = table.dim() == 2
-    rows = inner * n * (outer // parts if shared else 1)
-    pieces = next(x for x in range(max(1, rows // 2048), 0, -1) if rows % x == 0)
-    if shared:
-        return (table.expand(pieces, -1, -1),) * parts
-    return table.repeat_interleave(pieces, 0).chunk(parts)
+    if table.dim() == 2:
+        return (table.expand(n_pieces(outer // parts * inner * n), -1, -1),) * parts
+    return table.repeat_interleave(n_pieces(inner * n), 0).chunk(parts)
 
 
 def gradient(
@@ -96,10 +101,10 @@ def gradient(
     """The gradient of a table, from those of the differences and that of all labels alike."""
     heads, start = table.shape[:-2], max_distance - place.reach
     result = torch.zeros_like(table)
-    rest = result[..., start + 1 : start + 1 + place.n_column, :]
+    rest = result.narrow(-2, start + 1, place.n_column)
     pieces = of_rest[0] if len(of_rest) == 1 else torch.cat(of_rest)
     torch.sum(pieces.view(*heads, -1, *rest.shape[-2:]), -3, out=rest)
-    first = result[..., start, :]
+    first = result.select(-2, start)
     torch.sum(rest, -2, out=first).neg_()
     if of_all is not None:
         first += of_all
@@ -108,8 +113,8 @@ def gradient(
 
 def padded(shape: tuple[int, ...], margin: int, like: Tensor) -> Tensor:
     """Memory for a tensor that may be read `margin` entries before and after."""
-    buffer = like.new_empty(torch.Size(shape).numel() + 2 * margin)
-    return buffer[margin : buffer.numel() - margin].view(shape)
+    size = math.prod(shape)
+    return like.new_empty(size + 2 * margin).narrow(0, margin, size).view(shape)
 
 
 def spread(
@@ -120,17 +125,18 @@ def spread(
     out: Float[Tensor, "group n n"],
 ) -> None:
     """x_i a_ij^T for every edge, less the first label's; `by_label` is memory with a margin."""
-    pieces, n, n_column = len(table), place.n, place.n_column
-    by_piece = by_label.view(pieces, -1, n_column)
-    torch.bmm(x.reshape(pieces, -1, x.shape[-1]), table.mT, out=by_piece)
+    n, n_column, size = place.n, place.n_column, place.size
+    pieces, _, d_head = table.shape
+    rows, by_piece = x.view(pieces, -1, d_head), by_label.view(pieces, -1, n_column)
+    torch.bmm(rows, table.mT, out=by_piece)
     bits = BITS[x.dtype]
     start = by_label.storage_offset() + place.reach - 1
     shorter = (n * n_column, n_column - 1, 1)
-    read = by_label.view(bits).as_strided((len(out), n, n), shorter, start)
+    read = by_label.view(bits).as_strided(out.shape, shorter, start)
     torch.bitwise_and(read, place.in_band, out=out.view(bits))
-    size = len(place.corner)
     if size:
-        out[:, :size, n - size :].addcmul_(by_label[:, :size, -1:], place.corner)
+        last = by_label[:, :size, -1:]
+        out[:, :size, -size:].addcmul_(last, place.corner)
 
 
 def sums(
@@ -139,19 +145,22 @@ def sums(
     out: Float[Tensor, "group n n_column"],
 ) -> None:
     """The weights of each query by label; `weights` has a margin."""
-    n, bits, size = place.n, BITS[weights.dtype], len(place.corner)
+    n, bits, size = place.n, BITS[weights.dtype], place.size
     start = weights.storage_offset() - place.reach + 1
     longer = (n * n, n + 1, 1)
-    read = weights.view(bits).as_strided((len(out), n, place.n_column), longer, start)
+    read = weights.view(bits).as_strided(out.shape, longer, start)
     torch.bitwise_and(read, place.in_range, out=out.view(bits))
     if size:
-        out[:, :size, -1] += (weights[:, :size, n - size :] * place.corner).sum(-1)
+        corner = weights[:, :size, -size:] * place.corner
+        out[:, :size, -1] += corner.sum(-1)
 
 
 def n_chunks(query: Tensor) -> int:
     """In how many equal parts to compute, so that a part's logits fit the cache."""
     outer, inner, n, _ = query.shape
     wanted = min(outer, -(-outer * inner * n * n // CHUNK))
+    if wanted == 1:
+        return 1
     return next((c for c in range(wanted, min(outer, 2 * wanted) + 1) if outer % c == 0), 1)
 
 
