@@ -164,16 +164,22 @@ def n_chunks(query: Tensor) -> int:
     return next((c for c in range(wanted, min(outer, 2 * wanted) + 1) if outer % c == 0), 1)
 
 
+def divided(
+    x: Float[Tensor, "outer inner n width"], parts: int
+) -> tuple[Float[Tensor, "group n width"], ...]:
+    """What each part computes."""
+    groups = x.flatten(0, 1)
+    return (groups,) if parts == 1 else groups.chunk(parts)
+
+
 def fake(query: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     """Empty tensors like those that `forward` returns."""
     outer, inner, n, _ = query.shape
     max_distance, causal, *_ = inputs[5:]
     reach = min(max_distance, n - 1)
-    parts = n_chunks(query)
-    groups = outer * inner // parts
-    weights = query.new_empty(parts, groups, n, n)
+    weights = query.new_empty(outer, inner, n, n)
     n_column = reach if causal else 2 * reach
-    by_label = query.new_empty(parts, groups, n, n_column)
+    by_label = query.new_empty(outer, inner, n, n_column)
     rest = (
         query.new_empty(0) if x is None else x.new_empty(*x.shape[:-2], n_column, x.shape[-1])
         for x in inputs[2:4]
@@ -200,7 +206,6 @@ def forward(
     outer, inner, n, d_head = query.shape
     place = diagonals(n, max_distance, causal, query.dtype)
     parts = n_chunks(query)
-    groups = outer * inner // parts
     key_rest = value_rest = query.new_empty(0)
     if key_table is not None:
         # Products that add to what is there are slower with a factor: it goes into the table.
@@ -210,11 +215,11 @@ def forward(
         first, value_rest = split(value_table, max_distance, place)
         firsts, values = (in_pieces(x, query, parts) for x in (first, value_rest))
     output = torch.empty_like(query)
-    weights = padded((parts, groups, n, n), place.margin, query)
-    by_label = padded((parts, groups, n, place.n_column), place.margin, query)
+    weights = padded((outer, inner, n, n), place.margin, query)
+    by_label = padded((outer, inner, n, place.n_column), place.margin, query)
     hidden = None if allowed is None else (~allowed).expand(outer, inner, n, n)
-    inputs = (x.view(parts, groups, n, d_head) for x in (query, key, value, output))
-    for i, (q, k, v, z, w, b) in enumerate(zip(*inputs, weights, by_label, strict=True)):
+    each = [divided(x, parts) for x in (query, key, value, output, weights, by_label)]
+    for i, (q, k, v, z, w, b) in enumerate(zip(*each, strict=True)):
         if key_table is not None:
             spread(q, keys[i], place, b, out=w)
         w.baddbmm_(q, k.mT, beta=0 if key_table is None else 1, alpha=scale)
@@ -250,15 +255,15 @@ def backward(
     dead: bool,
     grad: Float[Tensor, "outer inner n d_head"],
     output: Float[Tensor, "outer inner n d_head"],
-    weights: Float[Tensor, "chunk group n n"],
-    by_label: Float[Tensor, "chunk group n n_column"],
+    weights: Float[Tensor, "outer inner n n"],
+    by_label: Float[Tensor, "outer inner n n_column"],
     key_rest: Float[Tensor, "..."],
     value_rest: Float[Tensor, "..."],
 ) -> tuple[Tensor, ...]:
     """The gradients of query, key, value and the two tables (empty for one that is not there)."""
-    n, d_head = query.shape[2:]
+    outer, inner, n, d_head = query.shape
     place = diagonals(n, max_distance, causal, query.dtype)
-    parts, groups = weights.shape[:2]
+    parts = n_chunks(query)
     if dead and allowed is not None:
         grad = grad * allowed.any(-1, keepdim=True)
     if key_table is not None:
@@ -269,14 +274,13 @@ def backward(
     of_keys: list[Tensor] = []
     of_values: list[Tensor] = []
     of_all: list[Tensor] = []
+    groups = outer * inner // parts
     grad_w = padded((groups, n, n), place.margin, query)
     b = padded((groups, n, place.n_column), place.margin, query)
-    inputs = (
-        x.view(parts, groups, n, d_head) for x in (query, key, value, grad.contiguous(), *grads)
-    )
-    for i, (q, k, v, g, grad_q, grad_k, grad_v, w, own) in enumerate(
-        zip(*inputs, weights, by_label, strict=True)
-    ):
+    each = [
+        divided(x, parts) for x in (query, key, value, grad.contiguous(), *grads, weights, by_label)
+    ]
+    for i, (q, k, v, g, grad_q, grad_k, grad_v, w, own) in enumerate(zip(*each, strict=True)):
         if value_table is not None:
             spread(g, values[i], place, b, out=grad_w)
         grad_w.baddbmm_(g, v.mT, beta=0 if value_table is None else 1)
