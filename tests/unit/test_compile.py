@@ -1,6 +1,6 @@
 """Under torch.compile, in one graph, everything stays what it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +14,11 @@ pytestmark = pytest.mark.unhooked  # a hooked function cannot be compiled
 
 
 @pytest.fixture(autouse=True)
-def fresh_compiler():
+def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
-    yield
+    # Graphs kept on disk are of operators as they were.
+    with torch.compiler.config.patch(force_disable_caches=True):
+        yield
     torch._dynamo.reset()
 
 

@@ -5,7 +5,9 @@ shapes that it returns. Without the compiler its function is called directly: th
 operator of one's own costs as much as twenty of PyTorch's.
 """
 
+import re
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from edgewise.errors import EdgewiseError
 _TENSORS = (
     "Tensor query, Tensor key, Tensor value, Tensor? key_table, Tensor? value_table, Tensor? mask"
 )
+# The compiler keeps graphs on disk by the names of operators and does not see that one changed.
+_RELEASE = re.sub(r"\W", "_", version("edgewise"))
 _N_TENSORS, _N_DIFFERENTIABLE = 6, 5
 
 
@@ -43,14 +47,14 @@ def operator(
     n_none = _N_TENSORS - _N_DIFFERENTIABLE + numbers.count(",") + 1
 
     forward_op = torch.library.custom_op(
-        f"edgewise::{name}",
+        f"edgewise::{name}_{_RELEASE}",
         forward,
         mutates_args=(),
         schema=f"({_TENSORS}, {numbers}) -> ({results})",
     )
     forward_op.register_fake(fake)
     backward_op = torch.library.custom_op(
-        f"edgewise::{name}_backward",
+        f"edgewise::{name}_backward_{_RELEASE}",
         backward,
         mutates_args=(),
         schema=f"({_TENSORS}, {numbers}, Tensor grad, {saved}) "
