@@ -1,0 +1,1 @@
+"""Models and training states on disk: data, never code."""

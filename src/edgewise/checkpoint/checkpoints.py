@@ -1,0 +1,153 @@
+"""The checkpoints of a run: each a model folder and, for the newest, the state to go on from.
+
+    checkpoints/step-00001000/model/    a model folder
+    checkpoints/step-00001000/state/    the optimiser's tensors, and how far training has come
+    checkpoints/best-00000800/          the model folder with the lowest validation loss
+    last, best                          links to the model folders
+
+A checkpoint appears by one rename, whole. Old ones go when newer ones are there.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from edgewise.checkpoint.model_folder import read_model, write_model
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.errors import DataError, SettingError
+from edgewise.model.settings import ModelSettings
+from edgewise.storage import check, new_folder, read_json, remove, require_free, seal, write_json
+
+KIND, VERSION = "training state", 1
+# The newest may turn out to be damaged: then training goes on from the one before.
+STATES_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What training goes on from."""
+
+    step: int
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    progress: dict[str, Any]
+
+
+class Checkpoints:
+    """Saves, finds and removes the checkpoints of one run."""
+
+    def __init__(self, run: Path, settings: ModelSettings, vocabulary: Vocabulary) -> None:
+        self.run, self.folder = run, run / "checkpoints"
+        self.settings, self.vocabulary = settings, vocabulary
+
+    def save(
+        self,
+        step: int,
+        weights: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        progress: Mapping[str, Any],
+        *,
+        keep: int,
+    ) -> None:
+        """Save everything at this step, then remove all but the `keep` newest checkpoints."""
+        path = self.folder / f"step-{step:08d}"
+        with new_folder(path) as new:
+            write_model(new / "model", weights, self.settings, self.vocabulary, {"updates": step})
+            (new / "state").mkdir()
+            save_file(dict(optimizer), new / "state" / "optimizer.safetensors")
+            write_json(new / "state" / "progress.json", {"step": step, **progress})
+            seal(new / "state", KIND, VERSION)
+        _link(self.run / "last", path / "model")
+        newest_first = self.steps()[::-1]
+        for old in newest_first[keep:]:
+            remove(self._path(old))
+        for old in newest_first[STATES_KEPT:keep]:
+            if (self._path(old) / "state").exists():
+                remove(self._path(old) / "state")
+
+    def save_best(self, step: int, weights: Mapping[str, Tensor], loss: float) -> None:
+        """Save the model alone, and remove the one that was the best before."""
+        path = self.folder / f"best-{step:08d}"
+        about = {"updates": step, "validation loss per token": f"{loss:.4f}"}
+        with new_folder(path) as new:
+            write_model(new, weights, self.settings, self.vocabulary, about)
+        _link(self.run / "best", path)
+        for old in self.folder.glob("best-*"):
+            if old != path:
+                remove(old)
+
+    def steps(self) -> list[int]:
+        """The steps of all checkpoints, ascending."""
+        return sorted(int(path.name[5:]) for path in self.folder.glob("step-*"))
+
+    def load_last(self, warn: Callable[[str], None]) -> Saved | None:
+        """The newest whole checkpoint, None if there is none; damaged ones are told and skipped."""
+        damaged = 0
+        for step in self.steps()[::-1]:
+            if not (self._path(step) / "state").exists():
+                continue
+            try:
+                return self._load(step)
+            except DataError as error:
+                damaged += 1
+                warn(f"{error}; going back to the checkpoint before it")
+        if damaged:
+            raise DataError(
+                f"every checkpoint in {self.folder} that training could go on from is damaged "
+                "(--overwrite starts afresh; --init-from starts from the weights of a model folder)"
+            )
+        return None
+
+    def _load(self, step: int) -> Saved:
+        path = self._path(step)
+        weights, _, vocabulary = read_model(path / "model")
+        if vocabulary.digest != self.vocabulary.digest:
+            raise DataError(f"the vocabulary of {path / 'model'} is not that of the corpus")
+        check(path / "state", KIND, VERSION)
+        progress = read_json(path / "state" / "progress.json")
+        optimizer = load_file(path / "state" / "optimizer.safetensors")
+        return Saved(step, weights, optimizer, progress)
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+
+def average(run: Path, last: int, out: Path, *, overwrite: bool = False) -> list[int]:
+    """Write the mean of a run's last models as a model folder; the steps that went into it."""
+    require_free(out, "model", overwrite=overwrite)
+    paths = sorted((run / "checkpoints").glob("step-*/model"))
+    if not paths:
+        raise SettingError(f"{run} has no checkpoints: it must be the folder of a training run")
+    if len(paths) < last:
+        raise SettingError(
+            f"--last {last} is more than the {len(paths)} checkpoints in {run} "
+            "(training.keep says how many are kept)"
+        )
+    paths = paths[-last:]
+    total, settings, vocabulary = read_model(paths[0])
+    # Double precision, so that the order of the sum does not show.
+    mean = {name: tensor.double() / last for name, tensor in total.items()}
+    for path in paths[1:]:
+        tensors, of_settings, of_vocabulary = read_model(path)
+        if of_settings != settings or of_vocabulary.digest != vocabulary.digest:
+            raise DataError(f"{path} is of another model than {paths[0]}")
+        for name, tensor in tensors.items():
+            mean[name] += tensor.double() / last
+    steps = [int(path.parent.name[5:]) for path in paths]
+    result = {name: tensor.to(total[name].dtype) for name, tensor in mean.items()}
+    about = {"mean of the updates": ", ".join(map(str, steps))}
+    with new_folder(out) as new:
+        write_model(new, result, settings, vocabulary, about)
+    return steps
+
+
+def _link(link: Path, target: Path) -> None:
+    """Point a link at a folder, by one rename; relative, so that a run can be moved."""
+    temporary = link.with_name(f".{link.name}.new")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target.relative_to(link.parent), target_is_directory=True)
+    temporary.replace(link)

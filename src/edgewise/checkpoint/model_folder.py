@@ -1,0 +1,123 @@
+"""A model as a folder: settings, weights, tokenizer, manifest and card."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.errors import DataError
+from edgewise.model.settings import ModelSettings
+from edgewise.model.transformer import Transformer
+from edgewise.storage import check, read_json, seal, write_json
+
+KIND, VERSION = "model", 1
+
+_CARD = """# A translation model
+
+Made by [edgewise](https://arxiv.org/abs/1803.02155): an encoder and a decoder, {positions}.
+
+| | |
+|---|---|
+| parameters | {parameters:,} |
+| vocabulary | {vocabulary:,} pieces, shared by both languages |
+| layers | {encoder} + {decoder}, width {d_model}, {heads} heads |
+{about}
+`config.json` has the architecture, `model.safetensors` the weights, `tokenizer/` the sentencepiece
+model, `manifest.json` the hash of each file. Nothing here is code.
+
+```python
+from edgewise.decoding import Translator
+
+Translator.load("this folder").translate(["…"])
+```
+"""
+
+
+def weights(model: Transformer) -> dict[str, Tensor]:
+    """Each parameter once, by its first name, on the CPU."""
+    return {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+
+
+def write_model(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    settings: ModelSettings,
+    vocabulary: Vocabulary,
+    about: Mapping[str, object],
+) -> None:
+    """Fill a new, empty folder and seal it. `about` is for the card's reader."""
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "tokenizer" / "vocabulary.model").write_bytes(vocabulary.model)
+    save_file(dict(tensors), folder / "model.safetensors")
+    config = {
+        "architecture": settings.model_dump(),
+        "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest},
+    }
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", {"max_tokens": 256})
+    card = _CARD.format(
+        positions=_positions(settings),
+        parameters=sum(tensor.numel() for tensor in tensors.values()),
+        vocabulary=vocabulary.size,
+        encoder=settings.encoder_layers,
+        decoder=settings.decoder_layers,
+        d_model=settings.d_model,
+        heads=settings.heads,
+        about="".join(f"| {name} | {value} |\n" for name, value in about.items()),
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    seal(folder, KIND, VERSION)
+
+
+def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Vocabulary]:
+    """The parts of a model folder, every file checked against the manifest."""
+    check(folder, KIND, VERSION)
+    config = read_json(folder / "config.json")
+    vocabulary = Vocabulary.load(folder)
+    try:
+        settings = ModelSettings(**config["architecture"])
+        digest = config["vocabulary"]["sha256"]
+        tensors = load_file(folder / "model.safetensors")
+    except (KeyError, TypeError, ValidationError, SafetensorError) as error:
+        raise DataError(f"{folder} cannot be read: {error}") from None
+    if digest != vocabulary.digest:
+        raise DataError(f"the vocabulary in {folder} is not the one the model was trained with")
+    return tensors, settings, vocabulary
+
+
+def load_model(folder: Path) -> tuple[Transformer, Vocabulary]:
+    """The model of a folder, ready to translate, and its vocabulary."""
+    tensors, settings, vocabulary = read_model(folder)
+    model = Transformer(settings, vocabulary.size)
+    set_weights(model, tensors, str(folder))
+    return model.eval(), vocabulary
+
+
+@torch.no_grad()
+def set_weights(model: Transformer, tensors: Mapping[str, Tensor], name: str) -> None:
+    """Copy the tensors into the model; DataError unless they are just its parameters."""
+    parameters = dict(model.named_parameters())
+    expected = {key: list(value.shape) for key, value in parameters.items()}
+    found = {key: list(value.shape) for key, value in tensors.items()}
+    if expected != found:
+        key = next(k for k in sorted({*expected, *found}) if expected.get(k) != found.get(k))
+        raise DataError(
+            f"{name} must have the parameters of the model; {key} is "
+            f"{found.get(key, 'missing')} there and {expected.get(key, 'missing')} in the model"
+        )
+    for key, parameter in parameters.items():
+        parameter.copy_(tensors[key])
+
+
+def _positions(settings: ModelSettings) -> str:
+    kinds = []
+    if settings.max_distance is not None:
+        kinds.append(f"relative positions up to distance {settings.max_distance}")
+    if settings.sinusoids:
+        kinds.append("sinusoids")
+    return " and ".join(kinds) or "without positions"

@@ -1,0 +1,40 @@
+"""The terminal: everything for people goes to stderr, stdout is for data."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+console = Console(stderr=True)
+
+
+@contextmanager
+def stage_progress() -> Iterator["Stages"]:
+    """Bars on a terminal; a line for each stage elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not sys.stderr.isatty()
+    ) as progress:
+        yield Stages(progress)
+
+
+class Stages:
+    """Called with what is being done, how far it is, and of how much (0: not known)."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self._stage = ""
+        self._told = 0.0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage != self._stage:
+            self._stage = stage
+            self._task = self.progress.add_task(stage, total=total or None)
+        if not self.progress.disable:
+            self.progress.update(self._task, completed=done)
+        elif time.monotonic() - self._told > 10:
+            self._told = time.monotonic()
+            console.print(stage + (f": {done:,} of {total:,}" if total else ""), highlight=False)

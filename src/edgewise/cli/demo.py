@@ -1,0 +1,5 @@
+"""edgewise demo."""
+
+
+def demo() -> None:
+    """x"""

@@ -1,0 +1,73 @@
+"""The commands, and what each kind of failure exits with."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from edgewise import __version__
+from edgewise.cli.average import average
+from edgewise.cli.console import console
+from edgewise.cli.data import data
+from edgewise.cli.demo import demo
+from edgewise.cli.names import explain_settings
+from edgewise.cli.prepare import prepare
+from edgewise.cli.train import settings_sources, train
+from edgewise.errors import DataError, EdgewiseError, SettingError
+
+FAILURE, USAGE, BAD_DATA, INPUT_OUTPUT, INTERRUPTED = 1, 2, 65, 74, 130
+
+app = App(
+    name="edgewise",
+    help="Relation-aware attention, and translation with it: from two text files to a model.",
+    version=__version__,
+    help_format="markdown",
+)
+app.command(prepare)
+app.command(App(name="train", config=settings_sources, help_format="markdown")).default(train)
+app.command(average)
+app.command(data)
+app.command(demo)
+app.register_install_completion_command()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit."""
+    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command; what it exits with."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return _failed(explain_settings(error), USAGE)
+    except SettingError as error:
+        return _failed(str(error), USAGE)
+    except DataError as error:
+        return _failed(str(error), BAD_DATA)
+    except EdgewiseError as error:
+        number = getattr(error, "number", 0)  # of the signal that ended a run
+        return _failed(str(error), 128 + number if number else FAILURE)
+    except KeyboardInterrupt:
+        return _failed("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{where}{error.strerror or error}", INPUT_OUTPUT)
+    return 0
+
+
+def _failed(message: str, code: int) -> int:
+    console.print(f"[bold red]edgewise:[/] {_plain(message)}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _plain(message: str) -> str:
+    from rich.markup import escape
+
+    return escape(message)

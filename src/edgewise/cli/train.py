@@ -1,0 +1,61 @@
+"""edgewise train."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, ArgumentCollection, Parameter
+from cyclopts.config import Env, Toml
+
+from edgewise.cli.names import PREFIX, unknown_variables
+from edgewise.errors import SettingError
+from edgewise.training.settings import RunSettings
+
+
+def train(
+    config: Path,
+    /,
+    *,
+    settings: Annotated[RunSettings, Parameter(name="*")],
+    overwrite: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Train a translation model.
+
+    Settings come from flags, then from the environment (`EDGEWISE_MODEL_DROPOUT=0.2`), then from
+    the file, then from the defaults, which are the paper's base model. The same command again
+    continues a run.
+
+    ```sh
+    edgewise train configs/multi30k.toml --corpus corpora/multi30k --out runs/multi30k
+    edgewise train configs/multi30k.toml --model.dropout 0.2 --out runs/less-dropout
+    edgewise train runs/multi30k/config.toml --training.steps 12000    # go on for longer
+    ```
+
+    Parameters
+    ----------
+    config
+        TOML file with settings.
+    overwrite
+        Start afresh, even if there is a run in the folder already.
+    """
+    from edgewise.cli.training_progress import TrainingProgress
+    from edgewise.training.loop import train as run
+
+    with TrainingProgress(settings.training.steps) as reporter:
+        progress = run(settings, overwrite=overwrite, reporter=reporter)
+    reporter.ended(settings, progress)
+
+
+def settings_sources(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fill in what no flag set: from the environment, then from the file that was named."""
+    known = [argument.name.removeprefix("--") for argument in arguments if argument.keys]
+    if unknown := unknown_variables(known):
+        raise SettingError(unknown)
+    Env(PREFIX, command=False)(app, commands, arguments)
+    tokens = next((a.tokens for a in arguments if a.field_info.name == "config"), [])
+    if not tokens:
+        return
+    path = Path(tokens[0].value)
+    if not path.is_file():
+        raise SettingError(f"there is no configuration file {path} (configs/ has some)")
+    source: Any = Toml(path, must_exist=True, use_commands_as_keys=False)
+    source(app, commands, arguments)

@@ -1,0 +1,129 @@
+"""A prepared corpus: pairs of token sequences in memory-mapped files, of any size."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.errors import DataError
+from edgewise.storage import MANIFEST, check, read_json
+
+KIND, VERSION = "corpus", 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pairs that came from one pair of files, and how often an epoch shows each of them."""
+
+    source: str
+    target: str
+    pairs: int
+    weight: float
+
+
+class Split:
+    """The pairs of one split, train or valid: tokens without begin and end.
+
+    `tokens` holds source 0, target 0, source 1, …; `offsets` says where each begins.
+    """
+
+    def __init__(self, folder: Path, dtype: str, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self.offsets: NDArray[np.int64] = _mapped(folder / "offsets.bin", np.dtype(np.int64))
+        self.tokens: NDArray[Any] = _mapped(folder / "tokens.bin", np.dtype(dtype))
+        if len(self.offsets) != 2 * len(self) + 1 or self.offsets[-1] != len(self.tokens):
+            raise DataError(f"{folder} is damaged: its offsets are not those of its tokens")
+
+    def __len__(self) -> int:
+        return sum(part.pairs for part in self.parts)
+
+    def pair(self, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The source and target tokens of a pair."""
+        begin, middle, end = self.offsets[2 * index : 2 * index + 3]
+        return self.tokens[begin:middle], self.tokens[middle:end]
+
+    def lengths(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """How many tokens each source and each target has."""
+        lengths = np.empty(2 * len(self), dtype=np.int32)
+        step = 1 << 22  # so that no second copy of all the offsets is made
+        for begin in range(0, len(lengths), step):
+            piece = self.offsets[begin : begin + step + 1]
+            lengths[begin : begin + len(piece) - 1] = np.diff(piece)
+        return lengths[0::2].copy(), lengths[1::2].copy()
+
+
+class Corpus:
+    """A folder that `edgewise prepare` wrote: vocabulary, train and, if given, valid."""
+
+    def __init__(self, folder: Path, *, whole: bool = True) -> None:
+        """Open it; with `whole`, read it all once to see that nothing is damaged."""
+        if whole or not (folder / "corpus.json").is_file():
+            check(folder, KIND, VERSION)
+        self.folder = folder
+        about = read_json(folder / "corpus.json")
+        self.vocabulary = Vocabulary.load(folder)
+        splits = {
+            name: Split(folder / name, about["dtype"], [Part(**part) for part in parts])
+            for name, parts in about["splits"].items()
+        }
+        self.train: Split = splits["train"]
+        self.valid: Split | None = splits.get("valid")
+
+    @property
+    def digest(self) -> str:
+        """sha256 of all that training sees: tokens, vocabulary and weights."""
+        files = read_json(self.folder / MANIFEST)["files"]
+        seen = [
+            *(files[name]["sha256"] for name in sorted(files) if not name.endswith(".json")),
+            *((part.pairs, part.weight) for part in self.train.parts),
+        ]
+        return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+
+class SplitWriter:
+    """Writes a split, block after block."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
+        folder.mkdir()
+        self._dtype = dtype
+        self._tokens = (folder / "tokens.bin").open("wb")
+        self._offsets = (folder / "offsets.bin").open("wb")
+        self._end = 0
+        self._offsets.write(np.zeros(1, dtype=np.int64).tobytes())
+
+    def append(self, tokens: NDArray[Any], lengths: NDArray[np.int32]) -> None:
+        """Source and target by turns, as one array of tokens and one of lengths."""
+        ends = self._end + np.cumsum(lengths, dtype=np.int64)
+        self._tokens.write(tokens.astype(self._dtype, copy=False).tobytes())
+        self._offsets.write(ends.tobytes())
+        self._end = int(ends[-1]) if len(ends) else self._end
+
+    def __enter__(self) -> "SplitWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tokens.close()
+        self._offsets.close()
+
+
+def token_type(vocabulary: Vocabulary) -> np.dtype[Any]:
+    """The smallest unsigned type that holds every token."""
+    return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
+
+
+def _mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if path.stat().st_size == 0:  # which cannot be mapped
+        return np.empty(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r")

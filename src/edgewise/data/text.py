@@ -1,0 +1,82 @@
+"""Lines of text files: plain, gzip, or one column of tab-separated values."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgewise.errors import DataError, SettingError
+
+# A longer line is cut to this many bytes as it is read, so that no file can fill the memory.
+LONGEST_LINE = 1 << 20
+_BLOCK = 1 << 20
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of one sentence a line; with a column, that column of tab-separated values."""
+
+    path: Path
+    column: int | None = None  # the first is 1
+
+    @classmethod
+    def parse(cls, name: str) -> "TextFile":
+        """`a.en`, `a.en.gz`, or `a.tsv:2` for the second column."""
+        path, colon, column = name.rpartition(":")
+        if colon and column.isdecimal() and not Path(name).exists():
+            if int(column) < 1:
+                raise SettingError(f"columns count from 1; got {name}")
+            return cls(_readable(Path(path)), int(column))
+        file = _readable(Path(name))
+        if file.name.removesuffix(".gz").endswith(".tsv"):
+            raise SettingError(f"{name} needs a column, as in {name}:2 for the second")
+        return cls(file)
+
+    def __str__(self) -> str:
+        return str(self.path) if self.column is None else f"{self.path}:{self.column}"
+
+    def lines(self) -> Iterator[bytes | None]:
+        r"""Each line without its end (\n or \r\n); None where it lacks the column."""
+        for line in self._whole_lines():
+            text: bytes | None = line
+            if self.column is not None:
+                cells = line.split(b"\t", self.column)
+                text = cells[self.column - 1] if len(cells) >= self.column else None
+            yield text.removesuffix(b"\r") if text else text
+
+    def count(self) -> int:
+        """How many lines there are; the last one needs no end."""
+        count, last = 0, b"\n"
+        for block in self._blocks():
+            count += block.count(b"\n")
+            last = block[-1:]
+        return count + (last != b"\n")
+
+    def _whole_lines(self) -> Iterator[bytes]:
+        rest = b""
+        for block in self._blocks():
+            *whole, rest = (rest + block).split(b"\n")
+            yield from whole
+            rest = rest[:LONGEST_LINE]
+        if rest:
+            yield rest
+
+    def _blocks(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            packed = file.read(2) == _GZIP
+        try:
+            with gzip.open(self.path) if packed else self.path.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    yield block
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{self.path} is damaged or cut off: {error}") from None
+
+
+def _readable(path: Path) -> Path:
+    if not path.exists():
+        raise SettingError(f"there is no file {path}")
+    if not path.is_file():
+        raise SettingError(f"{path} must be a file, since it is read more than once")
+    return path

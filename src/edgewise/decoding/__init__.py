@@ -1,0 +1,5 @@
+"""Text in, text out."""
+
+from edgewise.decoding.translator import Translator
+
+__all__ = ["Translator"]

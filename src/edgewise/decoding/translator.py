@@ -1,0 +1,49 @@
+"""A model folder that translates text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from edgewise.checkpoint.model_folder import load_model
+from edgewise.data.batches import padded
+from edgewise.data.vocabulary import BEGIN, END, PAD, Vocabulary
+from edgewise.decoding.greedy import greedy
+from edgewise.model.transformer import Transformer
+from edgewise.storage import read_json
+
+ROWS = 64
+
+
+class Translator:
+    """Translates by greedy decoding."""
+
+    def __init__(self, model: Transformer, vocabulary: Vocabulary, max_tokens: int) -> None:
+        self.model, self.vocabulary, self.max_tokens = model.eval(), vocabulary, max_tokens
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Translator":
+        """From a model folder, such as runs/demo/model."""
+        model, vocabulary = load_model(Path(folder))
+        generation = read_json(Path(folder) / "generation_config.json")
+        return cls(model, vocabulary, int(generation["max_tokens"]))
+
+    def translate(self, texts: Sequence[str]) -> list[str]:
+        """One translation for each text, in order; an empty text stays empty."""
+        tokens = self.vocabulary.encode(texts)
+        results = [""] * len(texts)
+        order = sorted(
+            (i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(tokens[i])
+        )
+        for begin in range(0, len(order), ROWS):
+            chosen = order[begin : begin + ROWS]
+            source = torch.from_numpy(padded([tokens[i] for i in chosen]))
+            translations = greedy(
+                *(self.model, source, source != PAD),
+                begin=BEGIN,
+                end=END,
+                max_tokens=self.max_tokens,
+            )
+            for i, translation in zip(chosen, translations, strict=True):
+                results[i] = self.vocabulary.decode(translation)
+        return results

@@ -1,0 +1,128 @@
+"""The sublayers of Vaswani et al. 2017, and the layers of encoder and decoder made of them."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from edgewise.attention import RelationAttention, relation_attention
+from edgewise.model.settings import ModelSettings
+
+
+class CrossAttention(nn.Module):
+    """Attention from the decoder to the encoder's output: without relations, as in the paper."""
+
+    def __init__(self, d_model: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query = nn.Linear(d_model, d_model, bias=False)
+        self.key = nn.Linear(d_model, d_model, bias=False)
+        self.value = nn.Linear(d_model, d_model, bias=False)
+        self.output = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch n_target d_model"],
+        memory: Float[Tensor, "batch n_source d_model"],
+        mask: Bool[Tensor, "batch n_source"] | None,
+    ) -> Float[Tensor, "batch n_target d_model"]:
+        query, key, value = (
+            projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for projected in (self.query(x), self.key(memory), self.value(memory))
+        )
+        output = relation_attention(
+            *(query, key, value, None),
+            mask=None if mask is None else mask[:, None, None, :],
+            dropout=self.dropout if self.training else 0.0,
+        )
+        result: Tensor = self.output(output.transpose(1, 2).flatten(2))
+        return result
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a ReLU between them."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(d_model, d_ff)
+        self.outer = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Float[Tensor, "batch n d_model"]) -> Float[Tensor, "batch n d_model"]:
+        result: Tensor = self.outer(torch.relu(self.inner(x)))
+        return result
+
+
+class Residual(nn.Module):
+    """x plus a sublayer of x, with dropout, and layer norm after the sum or before the sublayer."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(settings.d_model)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.before = settings.norm == "pre"
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        result: Tensor
+        if self.before:
+            result = x + self.dropout(sublayer(self.norm(x)))
+        else:
+            result = self.norm(x + self.dropout(sublayer(x)))
+        return result
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.attention = self_attention(settings)
+        self.feed_forward = FeedForward(settings.d_model, settings.d_ff)
+        self.around_attention = Residual(settings)
+        self.around_feed_forward = Residual(settings)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch n d_model"],
+        mask: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch n d_model"]:
+        x = self.around_attention(x, lambda x: self.attention(x, mask=mask))
+        result: Tensor = self.around_feed_forward(x, self.feed_forward)
+        return result
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the encoder's output, feed-forward."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.attention = self_attention(settings)
+        self.cross = CrossAttention(settings.d_model, settings.heads, settings.attention_dropout)
+        self.feed_forward = FeedForward(settings.d_model, settings.d_ff)
+        self.around_attention = Residual(settings)
+        self.around_cross = Residual(settings)
+        self.around_feed_forward = Residual(settings)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch n_target d_model"],
+        memory: Float[Tensor, "batch n_source d_model"],
+        mask: Bool[Tensor, "batch n_source"] | None,
+    ) -> Float[Tensor, "batch n_target d_model"]:
+        x = self.around_attention(x, lambda x: self.attention(x, causal=True))
+        x = self.around_cross(x, lambda x: self.cross(x, memory, mask))
+        result: Tensor = self.around_feed_forward(x, self.feed_forward)
+        return result
+
+
+def self_attention(settings: ModelSettings) -> RelationAttention:
+    """The layer of the library, as these settings want it."""
+    return RelationAttention(
+        settings.d_model,
+        settings.heads,
+        max_distance=settings.max_distance,
+        on_keys=settings.on_keys,
+        on_values=settings.on_values,
+        per_head=settings.tables == "head",
+        dropout=settings.attention_dropout,
+    )

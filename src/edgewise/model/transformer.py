@@ -1,0 +1,91 @@
+"""Encoder, decoder and one matrix of embeddings for source, target and output."""
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from edgewise.attention import RelationAttention
+from edgewise.model.layers import DecoderLayer, EncoderLayer
+from edgewise.model.settings import ModelSettings
+
+
+class Transformer(nn.Module):
+    """The translation model of the paper. Parameters are initialised by `initialise`."""
+
+    def __init__(self, settings: ModelSettings, vocabulary: int) -> None:
+        super().__init__()
+        self.settings, self.vocabulary = settings, vocabulary
+        self.embedding = nn.Embedding(vocabulary, settings.d_model)
+        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
+        if settings.tables == "shared":
+            # Encoder and decoder have each their own: one looks both ways, the other back.
+            share_tables(self.encoder)
+            share_tables(self.decoder)
+        # With the norm before each sublayer, nothing else would normalise the sum of them all.
+        last = (lambda: nn.LayerNorm(settings.d_model)) if settings.norm == "pre" else nn.Identity
+        self.encoder_norm, self.decoder_norm = last(), last()
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch n_source"],
+        mask: Bool[Tensor, "batch n_source"] | None,
+        target: Int[Tensor, "batch n_target"],
+    ) -> Float[Tensor, "batch n_target vocabulary"]:
+        """Logits of each next target token. mask: True = token; None where there is no padding."""
+        return self.logits(self.decode(target, self.encode(source, mask), mask))
+
+    def encode(
+        self,
+        source: Int[Tensor, "batch n_source"],
+        mask: Bool[Tensor, "batch n_source"] | None,
+    ) -> Float[Tensor, "batch n_source d_model"]:
+        x = self._embed(source)
+        for layer in self.encoder:
+            x = layer(x, mask)
+        result: Tensor = self.encoder_norm(x)
+        return result
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch n_target"],
+        memory: Float[Tensor, "batch n_source d_model"],
+        mask: Bool[Tensor, "batch n_source"] | None,
+    ) -> Float[Tensor, "batch n_target d_model"]:
+        x = self._embed(target)
+        for layer in self.decoder:
+            x = layer(x, memory, mask)
+        result: Tensor = self.decoder_norm(x)
+        return result
+
+    def logits(self, x: Float[Tensor, "batch n d_model"]) -> Float[Tensor, "batch n vocabulary"]:
+        return linear(x, self.embedding.weight)
+
+    def _embed(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n d_model"]:
+        x = self.embedding(tokens) * math.sqrt(self.settings.d_model)
+        if self.settings.sinusoids:
+            x = x + sinusoids(tokens.shape[1], self.settings.d_model, x.device).to(x.dtype)
+        result: Tensor = self.dropout(x)
+        return result
+
+
+def sinusoids(n: int, d_model: int, device: torch.device) -> Float[Tensor, "n d_model"]:
+    """Section 3.5 of Vaswani et al.: sines in the even columns, cosines in the odd ones."""
+    position = torch.arange(n, dtype=torch.float32, device=device)
+    power = torch.arange(0, d_model, 2, dtype=torch.float32, device=device) / d_model
+    angle = position[:, None] * torch.exp(-math.log(10000.0) * power)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
+
+
+def share_tables(layers: Iterable[nn.Module]) -> None:
+    """Give all layers the tables of the first."""
+    attentions = [module for layer in layers for module in layer.modules()]
+    relative = [module for module in attentions if isinstance(module, RelationAttention)]
+    for before, attention in pairwise(relative):
+        attention.key_table, attention.value_table = before.key_table, before.value_table

@@ -1,0 +1,1 @@
+"""Training: schedule, loss, updates, validation, and a run that can be continued."""

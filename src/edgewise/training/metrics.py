@@ -1,0 +1,48 @@
+"""Metrics of a run: JSON lines, each step once, and the same for TensorBoard."""
+
+import json
+import os
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+
+class Metrics:
+    """Appends to `metrics.jsonl`, which a continued run first cuts back to its checkpoint."""
+
+    def __init__(self, run: Path, step: int) -> None:
+        path = run / "metrics.jsonl"
+        _cut_back(path, step)
+        # A line reaches the file when it is written: a kill loses none.
+        self._lines = path.open("a", encoding="utf-8", buffering=1)
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+
+    def write(self, kind: str, step: int, **values: float) -> None:
+        """One record, such as kind "update" or "validation"."""
+        self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        for name, value in values.items():
+            self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        self._lines.close()
+        self._board.close()
+
+
+def read_metrics(run: Path) -> list[dict[str, float | str]]:
+    """All records of a run."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def _cut_back(path: Path, step: int) -> None:
+    """Drop what was logged after the step that training goes on from, and a torn last line."""
+    if not path.exists():
+        return
+    temporary = path.with_name(f".{path.name}")
+    with path.open(encoding="utf-8") as old, temporary.open("w", encoding="utf-8") as new:
+        for line in old:
+            if not line.endswith("\n") or json.loads(line)["step"] > step:
+                break
+            new.write(line)
+        new.flush()
+        os.fsync(new.fileno())
+    temporary.replace(path)

@@ -1,0 +1,20 @@
+"""Whom a run tells how it goes. This one keeps silent; the command line has one that speaks."""
+
+from pathlib import Path
+
+from edgewise.training.settings import RunSettings
+from edgewise.training.trainer import Update
+
+
+class Reporter:
+    """Each method is called when what it is named after happens."""
+
+    def started(self, settings: RunSettings, step: int, parameters: int, fill: float) -> None: ...
+
+    def updated(self, update: Update, epoch: int, seconds: float) -> None: ...
+
+    def validated(self, step: int, loss: float, *, best: bool) -> None: ...
+
+    def saved(self, step: int, run: Path) -> None: ...
+
+    def warned(self, message: str) -> None: ...

@@ -1,0 +1,119 @@
+"""The folder of a run: who may write there, and whether it is the run that was begun.
+
+config.toml        the resolved settings, a file that edgewise train reads
+run.json           hashes of corpus and vocabulary; versions and threads of each start
+metrics.jsonl      see metrics.py; tensorboard/ has the same
+checkpoints/       see edgewise.checkpoint
+"""
+
+import fcntl
+import os
+import platform
+import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from edgewise.data.corpus import Corpus
+from edgewise.errors import DataError, SettingError
+from edgewise.storage import read_json, write_json
+from edgewise.training.settings import CHANGEABLE, RunSettings
+
+PACKAGES = ("edgewise", "torch", "numpy", "sentencepiece", "safetensors")
+
+
+@contextmanager
+def run_folder(settings: RunSettings, corpus: Corpus, *, overwrite: bool) -> Iterator[Path]:
+    """The folder, new or continued, ours alone until the end."""
+    folder = settings.out
+    began = (folder / "config.toml").exists()
+    if folder.exists() and not began and any(folder.iterdir()):
+        raise SettingError(
+            f"{folder} exists and is not a training run: choose another --out, or remove it"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with _lock(folder):
+        if began and overwrite:
+            for path in folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != ".lock":
+                    path.unlink()
+            began = False
+        if began:
+            _same_run(folder, settings, corpus)
+        else:
+            identity = {"corpus": corpus.digest, "vocabulary": corpus.vocabulary.digest}
+            write_json(folder / "run.json", identity | {"starts": []})
+        _write_config(folder, settings)
+        yield folder
+
+
+def note_start(folder: Path, step: int) -> None:
+    """Add to run.json with what training goes on from this step."""
+    about = read_json(folder / "run.json")
+    about["starts"].append(
+        {
+            "step": step,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "threads": torch.get_num_threads(),
+            **{package: version(package) for package in PACKAGES},
+        }
+    )
+    write_json(folder / "run.json", about)
+
+
+def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
+    """Raise unless going on is what an undisturbed run would have done."""
+    about = read_json(folder / "run.json")
+    if about["vocabulary"] != corpus.vocabulary.digest:
+        raise DataError(
+            f"the vocabulary of {corpus.folder} is not the one of the model in {folder} "
+            "(give the corpus it was trained on, or another --out)"
+        )
+    if about["corpus"] != corpus.digest:
+        raise DataError(
+            f"{corpus.folder} has changed since the run in {folder} began (restore it, or start "
+            "afresh with --overwrite or another --out)"
+        )
+    try:
+        before = RunSettings(**tomllib.loads((folder / "config.toml").read_text())).flat()
+    except ValueError as error:
+        raise DataError(f"{folder / 'config.toml'} is damaged: {error}") from None
+    now = settings.flat()
+    changed = [
+        f"{name} was {before[name]}, is {now[name]}"
+        for name in now
+        if before[name] != now[name] and name not in CHANGEABLE | {"out", "corpus"}
+    ]
+    if changed:
+        raise SettingError(
+            f"the run in {folder} was begun with other settings: {'; '.join(changed)} "
+            "(set them back, or start afresh with --overwrite or another --out)"
+        )
+
+
+def _write_config(folder: Path, settings: RunSettings) -> None:
+    temporary = folder / ".config.toml"
+    temporary.write_text(settings.toml(), encoding="utf-8")
+    temporary.replace(folder / "config.toml")
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingError(
+                f"another process is training in {folder}: wait for it, or choose another --out"
+            ) from None
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

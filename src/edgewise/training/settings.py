@@ -1,0 +1,89 @@
+"""What a run is told: where the data is, what the model is, how it is trained."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from edgewise.model.settings import ModelSettings
+from edgewise.settings import Settings
+
+
+class TrainingSettings(Settings):
+    """How a model is trained; the defaults are those of the paper's base model."""
+
+    steps: int = Field(100_000, ge=1, description="Updates in all.")
+    batch_tokens: int = Field(
+        4096, ge=2, description="Rows x longest sentence of a batch, source and target each."
+    )
+    batches: int = Field(
+        8, ge=1, description="Batches an update, whatever the number of devices: gradients add up."
+    )
+    warmup: int = Field(4000, ge=1, description="Updates until the learning rate's peak.")
+    factor: float = Field(1.0, gt=0, description="Factor of the learning rate.")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="Spread over all pieces.")
+    clip: float | None = Field(None, gt=0, description="Longest gradient; none: as it comes.")
+    seed: int = Field(1, ge=0, description="Of initial values, order and dropout.")
+    validate_every: int = Field(1000, ge=1, description="Updates between validations.")
+    patience: int | None = Field(
+        None, ge=1, description="Stop after as many validations without a lower loss."
+    )
+    save_every: int | None = Field(1000, ge=1, description="Updates between checkpoints.")
+    save_minutes: float | None = Field(None, gt=0, description="Minutes between checkpoints.")
+    keep: int = Field(5, ge=1, description="Checkpoints kept, for averaging.")
+    device: str = Field("auto", description="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")
+    threads: int | None = Field(None, ge=1, description="CPU threads; none: PyTorch's choice.")
+    mixed_precision: bool = Field(False, description="bfloat16 where it is safe; GPUs only.")
+    compile: bool = Field(False, description="torch.compile: slow to start, faster on GPUs.")
+
+
+# What may differ when a run is continued: nothing that the weights depend on.
+CHANGEABLE = frozenset(
+    f"training.{name}"
+    for name in (
+        *("steps", "validate_every", "patience", "save_every", "save_minutes", "keep"),
+        *("device", "threads"),
+    )
+)
+
+
+class RunSettings(Settings):
+    """Everything about a run."""
+
+    corpus: Path = Field(description="Folder that edgewise prepare wrote.")
+    out: Path = Field(description="Folder of the run: checkpoints, metrics, best model.")
+    init_from: Path | None = Field(None, description="Model folder to start from (fine-tuning).")
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+
+    def flat(self) -> dict[str, object]:
+        """Each setting by its dotted name."""
+        result: dict[str, object] = {}
+        for name, value in self.model_dump(mode="json").items():
+            if isinstance(value, dict):
+                result |= {f"{name}.{key}": inner for key, inner in value.items()}
+            else:
+                result[name] = value
+        return result
+
+    def toml(self) -> str:
+        """The same as a file that `edgewise train` reads."""
+        lines: list[str] = []
+        section = ""
+        for name, value in self.flat().items():
+            head, _, key = name.rpartition(".")
+            if head != section:
+                lines += ["", f"[{head}]"]
+                section = head
+            lines.append(f"{key} = {_toml(value)}")
+        return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return repr(value)
