@@ -1,5 +1,6 @@
 """A model as a folder: settings, weights, tokenizer, manifest and card."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
-from edgewise.storage import check, read_json, seal, write_json
+from edgewise.storage import check, new_folder, read_json, seal, write_json
 
 KIND, VERSION = "model", 1
 
@@ -121,3 +122,10 @@ def _positions(settings: ModelSettings) -> str:
     if settings.sinusoids:
         kinds.append("sinusoids")
     return " and ".join(kinds) or "without positions"
+
+
+def copy_model(folder: Path, out: Path) -> None:
+    """Put a copy of a model folder at `out`, in place of what may be there."""
+    check(folder, KIND, VERSION)
+    with new_folder(out) as new:
+        shutil.copytree(folder, new, dirs_exist_ok=True)

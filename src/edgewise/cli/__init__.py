@@ -1,5 +1,12 @@
 """The command `edgewise`."""
 
-from edgewise.cli.main import main
+import sys
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Run the command that the command line names, and exit."""
+    try:
+        from edgewise.cli.main import main as run
+    except ModuleNotFoundError as error:
+        sys.exit(f"edgewise: the commands need {error.name}: pip install 'edgewise[mt]'")
+    run()

@@ -1,0 +1,1 @@
+"""Text to batches: files, vocabulary, prepared corpora, batches."""
