@@ -1,4 +1,4 @@
-# make demo   set everything up and see the library at work
+# make demo   set everything up, train two small translators, see them translate
 # make test   set everything up and pass the tests
 PYTHON ?= python3
 BIN := .venv/bin
@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	$(BIN)/edgewise demo
 
 # Shapes in signatures are checked by an import hook, except where it would hide what is tested.
 HOOK := --jaxtyping-packages=edgewise,beartype.beartype
@@ -33,9 +33,11 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The figures of benchmarks/results, anew: about half an hour on two cores.
+# The figures of benchmarks/results, anew: about forty minutes on two cores.
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_attention.py
+	$(BIN)/python benchmarks/bench_training.py
+	$(BIN)/python benchmarks/bench_prepare.py
 
 clean:
 	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -98,6 +98,8 @@ def seal(folder: Path, kind: str, version: int) -> None:
 
 def check(folder: Path, kind: str, version: int) -> None:
     """Raise DataError unless the folder is of this kind and every file is as it was sealed."""
+    if not folder.is_dir():
+        raise SettingError(f"there is no folder {folder}; expected an edgewise {kind}")
     manifest = folder / MANIFEST
     if not manifest.is_file():
         raise DataError(f"{folder} is not an edgewise {kind}: it has no {MANIFEST}")

@@ -1,5 +1,6 @@
 """What the documents show runs, and what they name exists."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,9 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+WALK = ROOT / "docs" / "training.md"
 SNIPPETS = [
     pytest.param(code, id=f"{document.name}-{i}")
     for document in DOCUMENTS
+    if document != WALK
     for i, code in enumerate(re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL))
 ]
 
@@ -25,8 +28,23 @@ def test_a_snippet_runs(code: str) -> None:
     exec(compile(code, "snippet", "exec"), {})
 
 
-def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples/demo.py"), "--out", str(tmp_path)]
+def test_the_walk_from_text_to_translation_works(tmp_path: Path) -> None:
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for language, code in re.findall(r"```(sh|python)\n(.*?)```", WALK.read_text(), re.DOTALL):
+        command = ["sh", "-ec", code] if language == "sh" else [sys.executable, "-c", code]
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        env = os.environ | {"PATH": path}
+        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+        assert result.returncode == 0, result.stderr
+        if language == "sh":
+            assert "going on after update 40" in result.stderr
+        else:
+            assert result.stdout.startswith("['")
+    assert (tmp_path / "models" / "first" / "model.safetensors").exists()
+
+
+def test_the_example_runs_and_draws(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples/attention.py"), "--out", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
@@ -43,10 +61,9 @@ def test_links_lead_somewhere(document: Path) -> None:
 def test_the_tree_of_the_readme_is_the_tree() -> None:
     readme = (ROOT / "README.md").read_text()
     tree = readme.split("## The tree")[1].split("```")[1]
-    for folder in ("src/edgewise/attention", "benchmarks", "src/edgewise"):
-        for path in (ROOT / folder).glob("*.py"):
-            if path.name != "__init__.py":
-                assert f" {path.name} " in tree, path
+    for path in [*(ROOT / "src").rglob("*.py"), *ROOT.glob("benchmarks/*.py")]:
+        if path.name != "__init__.py":
+            assert f" {path.name} " in tree, path
 
 
 def test_tests_that_the_documents_name_exist() -> None:

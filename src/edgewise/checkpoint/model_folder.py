@@ -20,7 +20,8 @@ KIND, VERSION = "model", 1
 
 _CARD = """# A translation model
 
-Made by [edgewise](https://arxiv.org/abs/1803.02155): an encoder and a decoder, {positions}.
+Encoder and decoder, {positions}; trained by edgewise
+([relative positions](https://arxiv.org/abs/1803.02155)).
 
 | | |
 |---|---|
@@ -60,7 +61,7 @@ def write_model(
         "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest},
     }
     write_json(folder / "config.json", config)
-    write_json(folder / "generation_config.json", {"max_tokens": 256})
+    write_json(folder / "generation_config.json", {"extra_tokens": 50})
     card = _CARD.format(
         positions=_positions(settings),
         parameters=sum(tensor.numel() for tensor in tensors.values()),

@@ -1,6 +1,8 @@
 """edgewise demo."""
 
+import os
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from edgewise.data.grammar import pairs
 from edgewise.data.prepare import Bitext, prepare
 from edgewise.data.text import TextFile
 from edgewise.errors import SettingError
+from edgewise.storage import write_json
 
 TRAIN, VALID, TEST = 120_000, 500, 500
 VOCABULARY = 2000
@@ -70,8 +73,10 @@ def demo(
     sources, references = zip(*_unseen(out / "text" / "train.en"), strict=True)
     translations = {name: each.translate(sources) for name, each in translators.items()}
     _say(f"\n[bold]Translations of {TEST} new sentences, by greedy decoding[/]")
+    scores = {name: bleu(translations[name], references) for name in TITLES}
+    write_json(out / "bleu.json", {name: asdict(score) for name, score in scores.items()})
     for name, title in TITLES.items():
-        _say(f"  {title:24} BLEU {bleu(translations[name], references)}")
+        _say(f"  {title:24} BLEU {scores[name]}")
     for i in range(3):
         _say(f"\n  English    {sources[i]}\n  German     {references[i]}")
         for name in TITLES:
@@ -92,7 +97,7 @@ def _corpus(out: Path) -> Path:
     _say(f"{TRAIN:,} pairs of English and German, by a grammar")
     train = _bitext(out / "text" / "train", TRAIN, seed=1)
     valid = _bitext(out / "text" / "valid", VALID, seed=2)
-    prepare(corpus, [train], [valid], vocab=VOCABULARY)
+    prepare(corpus, [train], [valid], vocab=VOCABULARY, workers=len(os.sched_getaffinity(0)))
     return corpus
 
 

@@ -1,10 +1,12 @@
 """The commands, and what each kind of failure exits with."""
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from types import FrameType
 
 from cyclopts import App, CycloptsError
+from rich.markup import escape
 
 from edgewise import __version__
 from edgewise.cli.average import average
@@ -16,7 +18,7 @@ from edgewise.cli.prepare import prepare
 from edgewise.cli.train import settings_sources, train
 from edgewise.errors import DataError, EdgewiseError, SettingError
 
-FAILURE, USAGE, BAD_DATA, INPUT_OUTPUT, INTERRUPTED = 1, 2, 65, 74, 130
+FAILURE, USAGE, BAD_DATA, INPUT_OUTPUT, INTERRUPTED, TERMINATED = 1, 2, 65, 74, 130, 143
 
 app = App(
     name="edgewise",
@@ -32,9 +34,18 @@ app.command(demo)
 app.register_install_completion_command()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+class Terminated(BaseException):
+    """SIGTERM came: temporary files are removed on the way out."""
+
+
+def main() -> None:
     """Run a command and exit."""
-    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+    signal.signal(signal.SIGTERM, _terminated)
+    sys.exit(run(sys.argv[1:]))
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise Terminated
 
 
 def run(arguments: list[str]) -> int:
@@ -52,6 +63,8 @@ def run(arguments: list[str]) -> int:
         return _failed(str(error), 128 + number if number else FAILURE)
     except KeyboardInterrupt:
         return _failed("interrupted", INTERRUPTED)
+    except Terminated:
+        return _failed("terminated", TERMINATED)
     except BrokenPipeError:
         # Nobody reads on. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,11 +76,5 @@ def run(arguments: list[str]) -> int:
 
 
 def _failed(message: str, code: int) -> int:
-    console.print(f"[bold red]edgewise:[/] {_plain(message)}", highlight=False, soft_wrap=True)
+    console.print(f"[bold red]edgewise:[/] {escape(message)}", highlight=False, soft_wrap=True)
     return code
-
-
-def _plain(message: str) -> str:
-    from rich.markup import escape
-
-    return escape(message)

@@ -35,7 +35,7 @@ def picture_attention(translator: Translator, text: str, folder: Path) -> Path:
             for axis, (name, values) in zip(row, columns.items(), strict=True):
                 colours, low = ("Greys", 0.0) if name == "weights" else ("RdBu_r", -bound)
                 high = 1.0 if name == "weights" else bound
-                image = axis.imshow(values[0, head], cmap=colours, vmin=low, vmax=high)
+                image = axis.imshow(values[0, head].numpy(), cmap=colours, vmin=low, vmax=high)
                 axis.set_xticks(range(len(pieces)), pieces, rotation=90, fontsize=7)
                 axis.set_yticks(range(len(pieces)), pieces, fontsize=7)
                 axis.set_title(f"head {head + 1}: {name}")

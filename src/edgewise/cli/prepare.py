@@ -25,7 +25,7 @@ def prepare(
     valid_source: Files | None = None,
     valid_target: Files | None = None,
     weight: Annotated[list[float], Parameter(consume_multiple=True, negative=())] | None = None,
-    vocab_size: int = 32768,
+    vocab_size: int | None = None,
     vocab: Path | None = None,
     max_tokens: int = 256,
     on_bad: Literal["drop", "error"] = "drop",
@@ -60,7 +60,7 @@ def prepare(
     weight
         How often an epoch shows each pair of the 1st, 2nd, … corpus. [default: 1 each]
     vocab_size
-        Pieces of the vocabulary, shared by both languages.
+        Pieces of the vocabulary, shared by both languages. [default: 32768]
     vocab
         Take the vocabulary of this file, corpus or model folder instead of learning one.
     max_tokens
@@ -82,12 +82,14 @@ def prepare(
     ):
         if value is not None and value < least:
             raise SettingError(f"--{name} must be {least} or more; got {value}")
+    if vocab is not None and vocab_size is not None:
+        raise SettingError("give --vocab, which has its size, or --vocab-size, not both")
     train = bitexts("source", source, target, weight)
     valid = bitexts("valid-source", valid_source or [], valid_target or [], None)
     with stage_progress() as progress:
         report = preparing.prepare(
             *(out, train, valid),
-            vocab=vocab_size if vocab is None else Vocabulary.load(vocab),
+            vocab=(vocab_size or 32768) if vocab is None else Vocabulary.load(vocab),
             max_tokens=max_tokens,
             on_bad=on_bad,
             seed=seed,

@@ -1,5 +1,6 @@
 """edgewise train."""
 
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,5 +58,9 @@ def settings_sources(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     path = Path(tokens[0].value)
     if not path.is_file():
         raise SettingError(f"there is no configuration file {path} (configs/ has some)")
+    try:
+        tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SettingError(f"{path} is not a TOML file: {error}") from None
     source: Any = Toml(path, must_exist=True, use_commands_as_keys=False)
     source(app, commands, arguments)

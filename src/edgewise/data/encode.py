@@ -1,6 +1,9 @@
 """Blocks of line pairs to tokens, on all cores, in order; what cannot be used is told by reason."""
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -105,7 +108,17 @@ _state: dict[str, Any] = {}
 
 
 def _start(model: bytes, max_tokens: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_die_with_parent, daemon=True).start()
     _state.update(vocabulary=Vocabulary(model), max_tokens=max_tokens)
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed cannot stop its workers, which would wait for it forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(block: list[tuple[Line, Line]]) -> Encoded:

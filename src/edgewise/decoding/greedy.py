@@ -17,19 +17,22 @@ def greedy(
     *,
     begin: int,
     end: int,
-    max_tokens: int,
+    extra_tokens: int,
 ) -> list[list[int]]:
-    """The tokens of each translation, without begin and end."""
+    """The tokens of each translation, without begin and end: at most as many as the source has, and
+    `extra_tokens` more (Vaswani et al., section 6.1).
+    """
+    limits = mask.sum(dim=1) + extra_tokens
     memory = model.encode(source, mask)
     results: list[list[int]] = [[] for _ in range(len(source))]
     rows = torch.arange(len(source), device=source.device)  # which sentence each row is
     prefix = torch.full((len(source), 1), begin, device=source.device)
-    for _ in range(max_tokens):
+    for length in range(int(limits.max())):
         last = model.decode(prefix, memory, mask)[:, -1:]
         token = model.logits(last)[:, 0].argmax(-1)
-        going = token != end
+        going = (token != end) & (length < limits)
         prefix = torch.cat((prefix, token[:, None]), dim=1)[going]
-        memory, mask, rows = memory[going], mask[going], rows[going]
+        memory, mask, rows, limits = memory[going], mask[going], rows[going], limits[going]
         for row, value in zip(rows.tolist(), prefix[:, -1].tolist(), strict=True):
             results[row].append(value)
         if len(rows) == 0:

@@ -18,15 +18,15 @@ ROWS = 64
 class Translator:
     """Translates by greedy decoding."""
 
-    def __init__(self, model: Transformer, vocabulary: Vocabulary, max_tokens: int) -> None:
-        self.model, self.vocabulary, self.max_tokens = model.eval(), vocabulary, max_tokens
+    def __init__(self, model: Transformer, vocabulary: Vocabulary, extra_tokens: int) -> None:
+        self.model, self.vocabulary, self.extra_tokens = model.eval(), vocabulary, extra_tokens
 
     @classmethod
     def load(cls, folder: Path | str) -> "Translator":
         """From a model folder, such as runs/demo/model."""
         model, vocabulary = load_model(Path(folder))
         generation = read_json(Path(folder) / "generation_config.json")
-        return cls(model, vocabulary, int(generation["max_tokens"]))
+        return cls(model, vocabulary, int(generation["extra_tokens"]))
 
     def translate(self, texts: Sequence[str]) -> list[str]:
         """One translation for each text, in order; an empty text stays empty."""
@@ -42,7 +42,7 @@ class Translator:
                 *(self.model, source, source != PAD),
                 begin=BEGIN,
                 end=END,
-                max_tokens=self.max_tokens,
+                extra_tokens=self.extra_tokens,
             )
             for i, translation in zip(chosen, translations, strict=True):
                 results[i] = self.vocabulary.decode(translation)

@@ -1,7 +1,7 @@
 """The library at work, in about a minute: what it computes, how exactly, how fast, with how much
 memory, and a picture of what a layer learns.
 
-    python examples/demo.py [--out runs/demo]
+    python examples/attention.py [--out runs/attention]
 
 A small layer is trained to copy the token three places back: possible only if it knows distances.
 """
@@ -164,7 +164,7 @@ def picture(model: Copier, symbols: Tensor, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the picture")
+    parser.add_argument("--out", type=Path, default=Path("runs/attention"), help="folder of the picture")
     out = parser.parse_args().out
     agreement()
     speed()
