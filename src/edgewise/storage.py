@@ -1,5 +1,6 @@
 """Files and folders that are written whole or not at all, and that can prove it."""
 
+import glob
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ def write_json(path: Path, value: object) -> None:
     """JSON, by way of a temporary file and one rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8", errors="surrogatepass") as file:
             json.dump(value, file, indent=1, ensure_ascii=False)
             file.write("\n")
             file.flush()
@@ -53,7 +54,8 @@ def require_free(path: Path, kind: str, *, overwrite: bool) -> None:
     if not overwrite:
         raise SettingError(f"{path} exists already (--overwrite replaces it)")
     manifest = path / MANIFEST
-    if not manifest.is_file() or read_json(manifest).get("kind") != kind:
+    content = read_json(manifest) if manifest.is_file() else None
+    if not isinstance(content, dict) or content.get("kind") != kind:
         raise SettingError(
             f"{path} exists and is not an edgewise {kind}, which alone --overwrite replaces: "
             "choose another --out, or remove it"
@@ -67,8 +69,10 @@ def new_folder(path: Path) -> Iterator[Path]:
     Whatever happens before that one rename, `path` is as it was. What is there already is moved
     away just before it.
     """
+    path = path.resolve()  # "." has no name, and what a link points to is what is replaced
     path.parent.mkdir(parents=True, exist_ok=True)
-    for stale in path.parent.glob(f".{path.name}.new-*"):  # of a writer that was killed
+    # What a writer left that was killed.
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
         shutil.rmtree(stale, ignore_errors=True)
     temporary = path.parent / f".{path.name}.new-{os.getpid()}"
     temporary.mkdir()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from edgewise.cli.console import console
+from edgewise.cli.console import say
 from edgewise.errors import SettingError
 
 
@@ -39,8 +39,4 @@ def average(
     if last < 1:
         raise SettingError(f"--last must be 1 or more; got {last}")
     steps = checkpoints.average(run, last, out, overwrite=overwrite)
-    console.print(
-        f"{out}: the mean of the weights after {', '.join(map(str, steps))} updates",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"{out}: the mean of the weights after {', '.join(map(str, steps))} updates")

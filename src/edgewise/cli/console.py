@@ -11,6 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 console = Console(stderr=True)
 
 
+def say(message: str, *, markup: bool = False) -> None:
+    """A line for people, as long as it is; [brackets] in it are brackets."""
+    console.print(message, highlight=False, soft_wrap=True, markup=markup)
+
+
 @contextmanager
 def stage_progress() -> Iterator["Stages"]:
     """Bars on a terminal; a line for each stage elsewhere."""
@@ -37,4 +42,4 @@ class Stages:
             self.progress.update(self._task, completed=done)
         elif time.monotonic() - self._told > 10:
             self._told = time.monotonic()
-            console.print(stage + (f": {done:,} of {total:,}" if total else ""), highlight=False)
+            say(stage + (f": {done:,} of {total:,}" if total else ""))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from edgewise.cli.console import console
+from edgewise.cli.console import say
 from edgewise.data.grammar import pairs
 from edgewise.errors import SettingError
 
@@ -29,7 +29,7 @@ def generate(*, pairs: int, out: Path, seed: int = 0) -> None:
         Another seed, other sentences.
     """
     write(pairs, out, seed)
-    console.print(f"{out}.en and {out}.de: {pairs:,} pairs", highlight=False, soft_wrap=True)
+    say(f"{out}.en and {out}.de: {pairs:,} pairs")
 
 
 def write(count: int, out: Path, seed: int) -> tuple[Path, Path]:

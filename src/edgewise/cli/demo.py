@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from edgewise.cli.console import console
+from edgewise.cli.console import say
 from edgewise.cli.data import write
 from edgewise.data.grammar import pairs
 from edgewise.data.prepare import Bitext, prepare
@@ -64,7 +64,7 @@ def demo(
     translators = {}
     for name, model in (("relative", base.model), ("none", unplaced)):
         settings = base.model_copy(update={"corpus": corpus, "out": out / name, "model": model})
-        _say(f"\n[bold]{TITLES[name]}[/]")
+        say(f"\n[bold]{TITLES[name]}[/]", markup=True)
         with TrainingProgress(settings.training.steps) as reporter:
             train(settings, overwrite=overwrite, reporter=reporter)
         translators[name] = Translator.load(settings.out / "best")
@@ -72,18 +72,18 @@ def demo(
 
     sources, references = zip(*_unseen(out / "text" / "train.en"), strict=True)
     translations = {name: each.translate(sources) for name, each in translators.items()}
-    _say(f"\n[bold]Translations of {TEST} new sentences, by greedy decoding[/]")
+    say(f"\n[bold]Translations of {TEST} new sentences, by greedy decoding[/]", markup=True)
     scores = {name: bleu(translations[name], references) for name in TITLES}
     write_json(out / "bleu.json", {name: asdict(score) for name, score in scores.items()})
     for name, title in TITLES.items():
-        _say(f"  {title:24} BLEU {scores[name]}")
+        say(f"  {title:24} BLEU {scores[name]}")
     for i in range(3):
-        _say(f"\n  English    {sources[i]}\n  German     {references[i]}")
+        say(f"\n  English    {sources[i]}\n  German     {references[i]}")
         for name in TITLES:
-            _say(f"  {name:10} {translations[name][i]}")
+            say(f"  {name:10} {translations[name][i]}")
     picture = picture_attention(translators["relative"], sources[0], out / "attention")
-    _say(f"\nAttention, each logit in its content and its position part: {picture}")
-    _say(f"The model: {out / 'model'}")
+    say(f"\nAttention, each logit in its content and its position part: {picture}")
+    say(f"The model: {out / 'model'}")
 
 
 TITLES = {"relative": "With relative positions", "none": "Without positions"}
@@ -94,7 +94,7 @@ def _corpus(out: Path) -> Path:
     corpus = out / "corpus"
     if corpus.exists():
         return corpus
-    _say(f"{TRAIN:,} pairs of English and German, by a grammar")
+    say(f"{TRAIN:,} pairs of English and German, by a grammar")
     train = _bitext(out / "text" / "train", TRAIN, seed=1)
     valid = _bitext(out / "text" / "valid", VALID, seed=2)
     prepare(corpus, [train], [valid], vocab=VOCABULARY, workers=len(os.sched_getaffinity(0)))
@@ -111,7 +111,3 @@ def _unseen(train: Path) -> list[tuple[str, str]]:
     seen = set(train.read_text(encoding="utf-8").splitlines())
     fresh = (pair for pair in pairs(100 * TEST, seed=3) if pair[0] not in seen)
     return [pair for pair, _ in zip(fresh, range(TEST), strict=False)]
-
-
-def _say(message: str) -> None:
-    console.print(message, highlight=False, soft_wrap=True)

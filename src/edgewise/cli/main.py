@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from edgewise import __version__
 from edgewise.cli.average import average
-from edgewise.cli.console import console
+from edgewise.cli.console import say
 from edgewise.cli.data import data
 from edgewise.cli.demo import demo
 from edgewise.cli.names import explain_settings
@@ -76,5 +76,5 @@ def run(arguments: list[str]) -> int:
 
 
 def _failed(message: str, code: int) -> int:
-    console.print(f"[bold red]edgewise:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    say(f"[bold red]edgewise:[/] {escape(message)}", markup=True)
     return code

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
+from rich.markup import escape
 from rich.table import Table
 
-from edgewise.cli.console import console, stage_progress
+from edgewise.cli.console import console, say, stage_progress
 from edgewise.data import prepare as preparing
 from edgewise.data.encode import REASONS
 from edgewise.data.text import TextFile
@@ -123,7 +124,7 @@ def bitexts(
 
 def show(report: dict[str, Any], out: Path) -> None:
     """The report as a table."""
-    table = Table(title=f"{out}: {report['vocabulary']['pieces']:,} pieces")
+    table = Table(title=f"{escape(str(out))}: {report['vocabulary']['pieces']:,} pieces")
     parts = [(split, part) for split in ("train", "valid") for part in report.get(split, [])]
     reasons = [r for r in REASONS if any(r in part["dropped"] for _, part in parts)]
     table.add_column("")
@@ -133,11 +134,9 @@ def show(report: dict[str, Any], out: Path) -> None:
         numbers = [part["pairs"], part["kept"]]
         numbers += [part["dropped"].get(reason, 0) for reason in reasons]
         numbers += [part["source_tokens"], part["target_tokens"]]
-        table.add_row(f"{split}: {Path(part['source']).name}", *(f"{n:,}" for n in numbers))
+        table.add_row(escape(f"{split}: {Path(part['source']).name}"), *(f"{n:,}" for n in numbers))
     console.print(table)
-    console.print(
+    say(
         f"{report['seconds']} s, {report['pairs_per_second']:,} pairs a second; the same as JSON: "
-        f"{out / 'report.json'}",
-        highlight=False,
-        soft_wrap=True,
+        f"{out / 'report.json'}"
     )

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from edgewise.cli.console import console
+from edgewise.cli.console import console, say
 from edgewise.training.loop import Progress as RunProgress
 from edgewise.training.reporter import Reporter
 from edgewise.training.settings import RunSettings
@@ -49,7 +49,7 @@ class TrainingProgress(Reporter):
 
     def started(self, settings: RunSettings, step: int, parameters: int, fill: float) -> None:
         going_on = f"going on after update {step:,}" if step else "from the start"
-        _say(
+        say(
             f"{settings.out}: {parameters:,} parameters, {going_on}; "
             f"batches are {fill:.1%} tokens, the rest is padding"
         )
@@ -64,36 +64,32 @@ class TrainingProgress(Reporter):
         elif time.monotonic() - self._told > LINE_EVERY:
             self._told = time.monotonic()
             left = (self.steps - update.step) * spent / len(self._recent)
-            _say(f"update {update.step:,} of {self.steps:,}  {figures}  {_duration(left)} left")
+            say(f"update {update.step:,} of {self.steps:,}  {figures}  {_duration(left)} left")
 
     def validated(self, step: int, loss: float, *, best: bool) -> None:
         mark = ", the lowest so far" if best else ""
-        _say(
+        say(
             f"update {step:,}: validation loss {loss:.4f} a token, "
             f"perplexity {math.exp(min(loss, 700)):,.2f}{mark}"
         )
 
     def saved(self, step: int, run: Path) -> None:
         if self._bar.disable and step == self.steps:
-            _say(f"update {step:,}: saved")
+            say(f"update {step:,}: saved")
 
     def warned(self, message: str) -> None:
-        _say(f"warning: {message}")
+        say(f"warning: {message}")
 
     def ended(self, settings: RunSettings, progress: RunProgress) -> None:
         """The last words of a run that came to its end."""
         why = "done" if progress.step >= settings.training.steps else "no lower validation loss"
-        _say(f"{why} after {progress.step:,} updates (--training.steps sets how many)")
+        say(f"{why} after {progress.step:,} updates (--training.steps sets how many)")
         if progress.best_loss is not None:
-            _say(
+            say(
                 f"best model: {settings.out / 'best'}, validation loss {progress.best_loss:.4f} "
                 f"after {progress.best_step:,}"
             )
-        _say(f"last model: {settings.out / 'last'}")
-
-
-def _say(message: str) -> None:
-    console.print(message, highlight=False, soft_wrap=True, markup=False)
+        say(f"last model: {settings.out / 'last'}")
 
 
 def _duration(seconds: float) -> str:

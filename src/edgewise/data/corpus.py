@@ -62,10 +62,9 @@ class Split:
 class Corpus:
     """A folder that `edgewise prepare` wrote: vocabulary, train and, if given, valid."""
 
-    def __init__(self, folder: Path, *, whole: bool = True) -> None:
-        """Open it; with `whole`, read it all once to see that nothing is damaged."""
-        if whole or not (folder / "corpus.json").is_file():
-            check(folder, KIND, VERSION)
+    def __init__(self, folder: Path) -> None:
+        """Open it, after reading it all once to see that nothing is damaged."""
+        check(folder, KIND, VERSION)
         self.folder = folder
         about = read_json(folder / "corpus.json")
         self.vocabulary = Vocabulary.load(folder)

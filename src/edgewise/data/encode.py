@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from edgewise.data.corpus import token_type
 from edgewise.data.text import LONGEST_LINE
 from edgewise.data.vocabulary import Vocabulary
+from edgewise.errors import EdgewiseError
 
 Line = bytes | None
 BLOCK = 4096
@@ -100,6 +102,11 @@ def encode_all(
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise EdgewiseError(
+                "a worker process was ended from outside, perhaps for lack of memory: try fewer "
+                f"--workers than {workers}"
+            ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -40,11 +40,15 @@ class TextFile:
     def lines(self) -> Iterator[bytes | None]:
         r"""Each line without its end (\n or \r\n); None where it lacks the column."""
         for line in self._whole_lines():
-            text: bytes | None = line
-            if self.column is not None:
-                cells = line.split(b"\t", self.column)
-                text = cells[self.column - 1] if len(cells) >= self.column else None
-            yield text.removesuffix(b"\r") if text else text
+            if len(line) >= LONGEST_LINE:  # it may be cut: as a whole it is too long
+                yield line
+                continue
+            text = line.removesuffix(b"\r")
+            if self.column is None:
+                yield text
+            else:
+                cells = text.split(b"\t")
+                yield cells[self.column - 1] if len(cells) >= self.column else None
 
     def count(self) -> int:
         """How many lines there are; the last one needs no end."""

@@ -33,6 +33,12 @@ class Vocabulary:
                 f"{name} must have pad, begin, end and unknown as its pieces 0 to 3, then byte "
                 f"pieces; it has them at {special} (edgewise prepare makes such vocabularies)"
             )
+        probe = " \u2460  x "  # normalisation and removal of spaces would change it
+        if self.decode(self.encode([probe])[0]) != probe:
+            raise DataError(
+                f"{name} must keep any text as it is; it normalises characters or spaces "
+                "(edgewise prepare makes such vocabularies)"
+            )
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
@@ -53,7 +59,7 @@ class Vocabulary:
                 sentence_iterator=(_escape(line) for line in lines),
                 model_writer=model,
                 model_type="bpe",
-                vocab_size=size,
+                vocab_size=max(size, 260),  # which is too small as well, and told so
                 byte_fallback=True,
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
@@ -116,4 +122,6 @@ def _explained(message: str, size: int) -> Exception:
             f"--vocab-size {size} is too small: this corpus needs at least {least[1]} "
             "(256 bytes, 4 special pieces, its characters)"
         )
+    if "sentences_.empty()" in message:
+        return DataError(f"no vocabulary of {size} pieces can be learnt: no line can be used")
     return DataError(f"no vocabulary of {size} pieces can be learnt from this corpus: {message}")

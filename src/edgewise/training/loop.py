@@ -19,7 +19,7 @@ from edgewise.training.reporter import Reporter
 from edgewise.training.run import note_start, run_folder
 from edgewise.training.settings import RunSettings
 from edgewise.training.signals import InterruptedRunError, stop_signals
-from edgewise.training.trainer import Trainer
+from edgewise.training.trainer import Trainer, Update
 
 
 @dataclass
@@ -81,37 +81,35 @@ class _Loop:
             return progress
         note_start(self.folder, progress.step)
         metrics = Metrics(self.folder, progress.step)
-        saved = progress.step
-        saved_at = began = time.monotonic()
+        saved_at = time.monotonic()
         try:
             with stop_signals() as stop:
                 for pairs, position in updates(self.batches, progress.position, options.batches):
+                    began = time.monotonic()
                     batches = [self.batches.batch(index) for index in pairs]
                     update = self.trainer.update(progress.step + 1, batches)
                     progress.step, progress.position = update.step, position
-                    now = time.monotonic()
-                    self._log(metrics, update.step, asdict(update), position.epoch, now - began)
-                    self.reporter.updated(update, position.epoch, now - began)
+                    seconds = time.monotonic() - began
+                    self._log(metrics, update, position.epoch, seconds)
+                    self.reporter.updated(update, position.epoch, seconds)
                     if self.valid is not None and progress.step % options.validate_every == 0:
                         self._validate(metrics, self.valid)
-                    began = time.monotonic()
-                    if self._save_is_due(began - saved_at) or self._ended() or stop.number:
+                    ended = self._ended()
+                    if self._save_is_due(time.monotonic() - saved_at) or ended or stop.number:
                         self._save()
-                        saved, saved_at = progress.step, time.monotonic()
-                        began = saved_at
-                    if stop.number:
-                        raise InterruptedRunError(stop.number, saved)
-                    if self._ended():
+                        saved_at = time.monotonic()
+                    if ended:
                         return progress
+                    if stop.number:
+                        raise InterruptedRunError(stop.number, progress.step)
         finally:
             metrics.close()
         raise AssertionError("updates never end")
 
-    def _log(
-        self, metrics: Metrics, step: int, values: dict[str, Any], epoch: int, seconds: float
-    ) -> None:
-        del values["step"]
-        tokens = values["source_tokens"] + values["target_tokens"]
+    def _log(self, metrics: Metrics, update: Update, epoch: int, seconds: float) -> None:
+        values = asdict(update)
+        step = values.pop("step")
+        tokens = update.source_tokens + update.target_tokens
         speed = {"seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds)}
         metrics.write("update", step, epoch=epoch, **values, **speed)
 
