@@ -27,7 +27,7 @@ def sha256(path: Path) -> str:
 
 def write_json(path: Path, value: object) -> None:
     """JSON, by way of a temporary file and one rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8", errors="surrogatepass") as file:
             json.dump(value, file, indent=1, ensure_ascii=False)
@@ -132,6 +132,15 @@ def check(folder: Path, kind: str, version: int) -> None:
             )
         if sha256(path) != digest:
             raise DataError(f"{folder} is damaged: the content of {name} is not what was written")
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder; nobody else may be writing there."""
+    for left in [*folder.glob(".*.new-*"), *folder.glob(".*.old-*")]:
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
 
 
 def remove(path: Path) -> None:

@@ -18,13 +18,23 @@ from torch import Tensor
 
 from edgewise.checkpoint.model_folder import read_model, write_model
 from edgewise.data.vocabulary import Vocabulary
-from edgewise.errors import DataError, SettingError
+from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.storage import check, new_folder, read_json, remove, require_free, seal, write_json
+from edgewise.storage import (
+    check,
+    new_folder,
+    read_json,
+    remove,
+    require_free,
+    seal,
+    sweep,
+    write_json,
+)
 
 KIND, VERSION = "training state", 1
 # The newest may turn out to be damaged: then training goes on from the one before.
 STATES_KEPT = 2
+_STEPS = "step-" + 8 * "[0-9]"
 
 
 @dataclass(frozen=True)
@@ -38,11 +48,13 @@ class Saved:
 
 
 class Checkpoints:
-    """Saves, finds and removes the checkpoints of one run."""
+    """Saves, finds and removes the checkpoints of one run, which nobody else writes meanwhile."""
 
     def __init__(self, run: Path, settings: ModelSettings, vocabulary: Vocabulary) -> None:
         self.run, self.folder = run, run / "checkpoints"
         self.settings, self.vocabulary = settings, vocabulary
+        for left in (self.folder, *self.folder.glob("*")):
+            sweep(left)
 
     def save(
         self,
@@ -62,8 +74,9 @@ class Checkpoints:
             write_json(new / "state" / "progress.json", {"step": step, **progress})
             seal(new / "state", KIND, VERSION)
         _link(self.run / "last", path / "model")
-        newest_first = self.steps()[::-1]
-        for old in newest_first[keep:]:
+        newest_first = [saved for saved in self.steps()[::-1] if saved <= step]
+        damaged = [saved for saved in self.steps() if saved > step]  # training went back before it
+        for old in [*damaged, *newest_first[keep:]]:
             remove(self._path(old))
         for old in newest_first[STATES_KEPT:keep]:
             if (self._path(old) / "state").exists():
@@ -82,7 +95,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, ascending."""
-        return sorted(int(path.name[5:]) for path in self.folder.glob("step-*"))
+        return sorted(int(path.name[5:]) for path in self.folder.glob(_STEPS))
 
     def load_last(self, warn: Callable[[str], None]) -> Saved | None:
         """The newest whole checkpoint, None if there is none; damaged ones are told and skipped."""
@@ -92,7 +105,7 @@ class Checkpoints:
                 continue
             try:
                 return self._load(step)
-            except DataError as error:
+            except EdgewiseError as error:
                 damaged += 1
                 warn(f"{error}; going back to the checkpoint before it")
         if damaged:
@@ -119,7 +132,7 @@ class Checkpoints:
 def average(run: Path, last: int, out: Path, *, overwrite: bool = False) -> list[int]:
     """Write the mean of a run's last models as a model folder; the steps that went into it."""
     require_free(out, "model", overwrite=overwrite)
-    paths = sorted((run / "checkpoints").glob("step-*/model"))
+    paths = sorted((run / "checkpoints").glob(f"{_STEPS}/model"))
     if not paths:
         raise SettingError(f"{run} has no checkpoints: it must be the folder of a training run")
     if len(paths) < last:

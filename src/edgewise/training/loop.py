@@ -16,7 +16,7 @@ from edgewise.model.initial import initialise
 from edgewise.model.transformer import Transformer
 from edgewise.training.metrics import Metrics
 from edgewise.training.reporter import Reporter
-from edgewise.training.run import note_start, run_folder
+from edgewise.training.run import is_run, note_start, run_folder
 from edgewise.training.settings import RunSettings
 from edgewise.training.signals import InterruptedRunError, stop_signals
 from edgewise.training.trainer import Trainer, Update
@@ -45,32 +45,53 @@ def train(
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     corpus = Corpus(settings.corpus)
+    # What cannot be is refused before anything is written or, by overwrite, removed.
+    batches = Batches(corpus.train, settings.training.batch_tokens, settings.training.seed)
+    model = Transformer(settings.model, corpus.vocabulary.size)
+    if settings.init_from is not None and (overwrite or not is_run(settings.out)):
+        set_first_weights(model, settings, corpus)
+    trainer = Trainer(model, settings.training)
     with run_folder(settings, corpus, overwrite=overwrite) as folder:
-        return _Loop(settings, corpus, folder, reporter).run()
+        return _Loop(settings, corpus, batches, trainer, folder, reporter).run()
+
+
+def set_first_weights(model: Transformer, settings: RunSettings, corpus: Corpus) -> None:
+    """Those of the model that is to be fine-tuned, or random ones."""
+    folder = settings.init_from
+    if folder is None:
+        initialise(model, settings.training.seed)
+        return
+    tensors, _, vocabulary = read_model(folder)
+    if vocabulary.digest != corpus.vocabulary.digest:
+        raise DataError(
+            f"the vocabulary of {corpus.folder} is not the one of the model in {folder} "
+            f"(prepare the corpus with --vocab {folder})"
+        )
+    set_weights(model, tensors, str(folder))
 
 
 class _Loop:
     def __init__(
-        self, settings: RunSettings, corpus: Corpus, folder: Path, reporter: Reporter
+        self,
+        settings: RunSettings,
+        corpus: Corpus,
+        batches: Batches,
+        trainer: Trainer,
+        folder: Path,
+        reporter: Reporter,
     ) -> None:
         self.settings, self.options, self.reporter = settings, settings.training, reporter
-        self.folder = folder
-        self.batches = Batches(corpus.train, self.options.batch_tokens, self.options.seed)
+        self.batches, self.trainer, self.folder = batches, trainer, folder
         self.valid = _validation(corpus, self.options.batch_tokens)
         self.checkpoints = Checkpoints(folder, settings.model, corpus.vocabulary)
         self.progress = Progress()
-        model = Transformer(settings.model, corpus.vocabulary.size)
         saved = self.checkpoints.load_last(reporter.warned)
         if saved is not None:
-            set_weights(model, saved.weights, str(folder))
+            set_weights(trainer.model, saved.weights, str(folder))
+            trainer.restore_optimizer(saved.optimizer)
             self.progress = Progress.of(saved.progress)
-        elif settings.init_from is not None:
-            _start_from(model, settings.init_from, corpus)
-        else:
-            initialise(model, self.options.seed)
-        self.trainer = Trainer(model, self.options)
-        if saved is not None:
-            self.trainer.restore_optimizer(saved.optimizer)
+        else:  # also of a run that was stopped before its first checkpoint
+            set_first_weights(trainer.model, settings, corpus)
 
     def run(self) -> Progress:
         progress, options = self.progress, self.options
@@ -94,14 +115,14 @@ class _Loop:
                     self.reporter.updated(update, position.epoch, seconds)
                     if self.valid is not None and progress.step % options.validate_every == 0:
                         self._validate(metrics, self.valid)
-                    ended = self._ended()
-                    if self._save_is_due(time.monotonic() - saved_at) or ended or stop.number:
+                    ended, signal = self._ended(), stop.number
+                    if self._save_is_due(time.monotonic() - saved_at) or ended or signal:
                         self._save()
                         saved_at = time.monotonic()
                     if ended:
                         return progress
-                    if stop.number:
-                        raise InterruptedRunError(stop.number, progress.step)
+                    if signal:
+                        raise InterruptedRunError(signal, progress.step)
         finally:
             metrics.close()
         raise AssertionError("updates never end")
@@ -153,13 +174,3 @@ def _validation(corpus: Corpus, limit: int) -> Batches | None:
     # Without gradients a batch may be larger than in training: the longest sentence must fit.
     longest = max(int(lengths.max()) + 1 for lengths in corpus.valid.lengths())
     return Batches(corpus.valid, max(limit, longest), seed=0)
-
-
-def _start_from(model: Transformer, folder: Path, corpus: Corpus) -> None:
-    tensors, _, vocabulary = read_model(folder)
-    if vocabulary.digest != corpus.vocabulary.digest:
-        raise DataError(
-            f"the vocabulary of {corpus.folder} is not the one of the model in {folder} "
-            f"(prepare the corpus with --vocab {folder})"
-        )
-    set_weights(model, tensors, str(folder))

@@ -1,5 +1,6 @@
 """Cross entropy with label smoothing, summed over the tokens that are not padding."""
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -14,7 +15,8 @@ def summed_loss(
 ) -> Float[Tensor, ""]:
     """Sum over tokens; `smoothing` is the probability spread evenly over all pieces."""
     return cross_entropy(
-        logits.flatten(0, 1).float(),
+        # In float32 at least: under autocast the logits are half.
+        logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32)),
         target.flatten(),
         ignore_index=PAD,
         label_smoothing=smoothing,

@@ -17,7 +17,7 @@ class Metrics:
         self._lines = path.open("a", encoding="utf-8", buffering=1)
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
 
-    def write(self, kind: str, step: int, **values: float) -> None:
+    def write(self, kind: str, step: int, **values: float | int) -> None:
         """One record, such as kind "update" or "validation"."""
         self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for name, value in values.items():

@@ -21,9 +21,12 @@ import torch
 
 from edgewise.data.corpus import Corpus
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import read_json, write_json
+from edgewise.storage import read_json, sweep, write_json
 from edgewise.training.settings import CHANGEABLE, RunSettings
 
+LOCK = ".edgewise-lock"
+# The settings first: without them, what is left is no run that could be continued.
+OURS = ("config.toml", "run.json", "metrics.jsonl", "tensorboard", "checkpoints", "best", "last")
 PACKAGES = ("edgewise", "torch", "numpy", "sentencepiece", "safetensors")
 
 
@@ -31,27 +34,27 @@ PACKAGES = ("edgewise", "torch", "numpy", "sentencepiece", "safetensors")
 def run_folder(settings: RunSettings, corpus: Corpus, *, overwrite: bool) -> Iterator[Path]:
     """The folder, new or continued, ours alone until the end."""
     folder = settings.out
-    began = (folder / "config.toml").exists()
-    if folder.exists() and not began and any(folder.iterdir()):
+    if folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
         raise SettingError(
             f"{folder} exists and is not a training run: choose another --out, or remove it"
         )
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder):
-        if began and overwrite:
-            for path in folder.iterdir():
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                elif path.name != ".lock":
-                    path.unlink()
-            began = False
-        if began:
+        sweep(folder)
+        if is_run(folder) and not overwrite:
             _same_run(folder, settings, corpus)
         else:
+            for name in OURS:
+                _remove(folder / name)
             identity = {"corpus": corpus.digest, "vocabulary": corpus.vocabulary.digest}
             write_json(folder / "run.json", identity | {"starts": []})
         _write_config(folder, settings)
         yield folder
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run began here that can be continued. The settings are the last thing written."""
+    return (folder / "config.toml").exists()
 
 
 def note_start(folder: Path, step: int) -> None:
@@ -72,6 +75,8 @@ def note_start(folder: Path, step: int) -> None:
 def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
     """Raise unless going on is what an undisturbed run would have done."""
     about = read_json(folder / "run.json")
+    if not isinstance(about, dict) or not {"vocabulary", "corpus", "starts"} <= about.keys():
+        raise DataError(f"{folder / 'run.json'} is damaged: it lacks corpus, vocabulary or starts")
     if about["vocabulary"] != corpus.vocabulary.digest:
         raise DataError(
             f"the vocabulary of {corpus.folder} is not the one of the model in {folder} "
@@ -83,7 +88,7 @@ def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
             "afresh with --overwrite or another --out)"
         )
     try:
-        before = RunSettings(**tomllib.loads((folder / "config.toml").read_text())).flat()
+        before = RunSettings(**tomllib.loads((folder / "config.toml").read_text("utf-8"))).flat()
     except ValueError as error:
         raise DataError(f"{folder / 'config.toml'} is damaged: {error}") from None
     now = settings.flat()
@@ -99,6 +104,13 @@ def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
         )
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _write_config(folder: Path, settings: RunSettings) -> None:
     temporary = folder / ".config.toml"
     temporary.write_text(settings.toml(), encoding="utf-8")
@@ -107,7 +119,7 @@ def _write_config(folder: Path, settings: RunSettings) -> None:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("w") as file:
+    with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

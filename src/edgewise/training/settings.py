@@ -1,5 +1,6 @@
 """What a run is told: where the data is, what the model is, how it is trained."""
 
+import json
 from pathlib import Path
 
 from pydantic import Field
@@ -19,7 +20,7 @@ class TrainingSettings(Settings):
         8, ge=1, description="Batches an update, whatever the number of devices: gradients add up."
     )
     warmup: int = Field(4000, ge=1, description="Updates until the learning rate's peak.")
-    factor: float = Field(1.0, gt=0, description="Factor of the learning rate.")
+    factor: float = Field(1.0, gt=0, lt=1e6, description="Factor of the learning rate.")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="Spread over all pieces.")
     clip: float | None = Field(None, gt=0, description="Longest gradient; none: as it comes.")
     seed: int = Field(1, ge=0, description="Of initial values, order and dropout.")
@@ -84,6 +85,5 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False)
     return repr(value)

@@ -123,7 +123,7 @@ def device_of(settings: TrainingSettings) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise SettingError(
             f"training.device must be auto, cpu, or a GPU of this machine such as cuda:0; got "

@@ -1,0 +1,203 @@
+"""Shared by the system tests: a small corpus, a tiny model, and processes that train it.
+
+Not a conftest.py: a second module of that name would hide the one in tests/.
+"""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edgewise.data.batches import Batches
+from edgewise.data.corpus import Corpus
+from edgewise.data.grammar import pairs
+from edgewise.data.prepare import Bitext, prepare
+from edgewise.data.text import TextFile
+from edgewise.data.vocabulary import Vocabulary
+
+# One update is 3 batches; an epoch of 15 batches is 5 updates.
+BATCHES, EPOCH = 3, 5
+SPEED = ("seconds", "tokens_per_second")
+
+_context = multiprocessing.get_context("forkserver")
+# Imported once: a process that is forked from there starts in no time. (Adam imports dynamo.)
+_context.set_forkserver_preload(
+    ["pytest", "torch._dynamo", "edgewise.cli.main", "edgewise.cli.training_progress"]
+)
+
+
+def make_corpus(
+    out: Path, *, count: int = 300, seed: int = 3, vocab: Vocabulary | int = 400
+) -> Path:
+    """A prepared corpus with a split to validate on."""
+    folder = out.with_name(f"{out.name}-text")
+    folder.mkdir(parents=True)
+    bitexts = [
+        _bitext(folder, "train", count, seed),
+        _bitext(folder, "valid", count // 10, seed + 1),
+    ]
+    prepare(out, bitexts[:1], bitexts[1:], vocab=vocab)
+    return out
+
+
+def _bitext(folder: Path, name: str, count: int, seed: int) -> Bitext:
+    source, target = zip(*pairs(count, seed), strict=True)
+    for language, lines in (("en", source), ("de", target)):
+        text = "".join(f"{line}\n" for line in lines)
+        (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
+    return Bitext(TextFile(folder / f"{name}.en"), TextFile(folder / f"{name}.de"))
+
+
+def batch_tokens(corpus: Path) -> int:
+    """The least batch size with which the first epoch is just EPOCH updates."""
+    train = Corpus(corpus).train
+    longest = max(int(lengths.max()) for lengths in train.lengths()) + 1
+    for limit in range(longest, 100 * longest):
+        if len(Batches(train, limit, seed=1).epoch(0)) == BATCHES * EPOCH:
+            return limit
+    raise AssertionError("no batch size divides the epoch")
+
+
+def write_config(path: Path, corpus: Path) -> Path:
+    """A file for `edgewise train` that lacks nothing but `out`."""
+    path.write_text(
+        f"""
+corpus = "{corpus}"
+
+[model]
+encoder_layers = 1
+decoder_layers = 1
+d_model = 16
+heads = 2
+d_ff = 32
+max_distance = 3
+dropout = 0.2
+
+[training]
+steps = 11
+batch_tokens = {batch_tokens(corpus)}
+batches = {BATCHES}
+warmup = 7
+factor = 0.3
+validate_every = 4
+save_every = 3
+keep = 3
+threads = 1
+device = "cpu"
+"""
+    )
+    return path
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`python -m edgewise` with these arguments, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "edgewise", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+class Started:
+    """The same command in a process of its own that has everything imported already."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        signal: int = 0,
+        at_batch: int = 0,
+        at_rename: int = 0,
+    ) -> None:
+        """With a signal, the process sends it to itself when it begins its n-th batch of training,
+        or before its n-th renaming of a file or a folder.
+        """
+        self.log = log
+        self.process: ForkServerProcess = _context.Process(
+            target=_child, args=(list(arguments), str(log), signal, at_batch, at_rename)
+        )
+        self.process.start()
+
+    def code(self, timeout: float | None = None) -> int | None:
+        """What it exited with, minus the signal if one killed it; None if it runs on."""
+        self.process.join(timeout)
+        return self.process.exitcode
+
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def _child(arguments: list[str], log: str, number: int, at_batch: int, at_rename: int) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    torch.set_num_threads(1)
+    from edgewise.cli.main import main
+
+    if number:
+        _signal_at(number, at_batch, at_rename)
+    sys.argv = ["edgewise", *arguments]
+    main()
+
+
+def _signal_at(number: int, at_batch: int, at_rename: int) -> None:
+    from edgewise.training.trainer import Trainer
+
+    seen = {"batches": 0, "renames": 0}
+    loss, rename, replace = Trainer._loss, os.rename, os.replace
+
+    def count(what: str, last: int) -> None:
+        seen[what] += 1
+        if seen[what] == last:
+            os.kill(os.getpid(), number)
+
+    def counted_loss(trainer: Trainer, *arguments: Any) -> Any:
+        if trainer.model.training:
+            count("batches", at_batch)
+        return loss(trainer, *arguments)
+
+    def counted_rename(*arguments: Any, **options: Any) -> None:
+        count("renames", at_rename)
+        rename(*arguments, **options)
+
+    def counted_replace(*arguments: Any, **options: Any) -> None:
+        count("renames", at_rename)
+        replace(*arguments, **options)
+
+    Trainer._loss = counted_loss  # type: ignore[method-assign]
+    os.rename, os.replace = counted_rename, counted_replace
+
+
+def result(run: Path, step: int) -> dict[str, bytes]:
+    """All that training came to, as the bytes of its files."""
+    checkpoint = run / "checkpoints" / f"step-{step:08d}"
+    names = ("model/model.safetensors", "state/optimizer.safetensors", "state/progress.json")
+    assert (run / "last").resolve() == (checkpoint / "model").resolve()
+    files = {name: (checkpoint / name).read_bytes() for name in names}
+    return files | {"best": (run / "best" / "model.safetensors").read_bytes()}
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """All records without what depends on the machine."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        for name in SPEED:
+            assert (name in record) == (record["kind"] == "update")
+            record.pop(name, None)
+    return records
+
+
+def progress(run: Path, step: int) -> dict[str, Any]:
+    path = run / "checkpoints" / f"step-{step:08d}" / "state" / "progress.json"
+    values: dict[str, Any] = json.loads(path.read_bytes())
+    return values

@@ -1,0 +1,454 @@
+"""Model folders and checkpoints: what is written comes back, and damage is told by name."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from edgewise.checkpoint import checkpoints as storing
+from edgewise.checkpoint.checkpoints import Checkpoints, average
+from edgewise.checkpoint.model_folder import load_model, read_model, weights, write_model
+from edgewise.data.grammar import pairs
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.errors import DataError, SettingError
+from edgewise.model.initial import initialise
+from edgewise.model.settings import ModelSettings
+from edgewise.model.transformer import Transformer
+from edgewise.storage import MANIFEST, seal
+
+SETTINGS = ModelSettings(
+    **{"encoder_layers": 1, "decoder_layers": 2, "d_model": 12, "heads": 3, "d_ff": 20},
+    **{"max_distance": 2, "tables": "shared"},
+)
+FILES = (
+    *("README.md", "config.json", "generation_config.json", "manifest.json", "model.safetensors"),
+    "tokenizer/vocabulary.model",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary.train([line for pair in pairs(200, 1) for line in pair], 340)
+
+
+@pytest.fixture(scope="module")
+def other_vocabulary() -> Vocabulary:
+    return Vocabulary.train([line for pair in pairs(200, 2) for line in pair], 340)
+
+
+@pytest.fixture
+def model(vocabulary: Vocabulary) -> Transformer:
+    result = Transformer(SETTINGS, vocabulary.size)
+    initialise(result, 4)
+    return result.eval()
+
+
+@pytest.fixture
+def folder(model: Transformer, vocabulary: Vocabulary, tmp_path: Path) -> Path:
+    write_model(tmp_path / "model", weights(model), SETTINGS, vocabulary, {"updates": 3})
+    return tmp_path / "model"
+
+
+def truncated(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "missing": Path.unlink,
+    "truncated": truncated,
+    "flipped": flipped,
+}
+
+
+# Model folders.
+
+
+def test_a_model_comes_back_with_the_same_logits(
+    model: Transformer, vocabulary: Vocabulary, folder: Path
+) -> None:
+    again, its_vocabulary = load_model(folder)
+    assert again.settings == SETTINGS
+    assert its_vocabulary.model == vocabulary.model
+    assert not again.training
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randint(4, vocabulary.size, (3, 7), generator=generator)
+    target = torch.randint(4, vocabulary.size, (3, 5), generator=generator)
+    assert torch.equal(again(source, None, target), model(source, None, target))
+
+
+def test_a_model_folder_has_these_files_and_no_other(folder: Path) -> None:
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert found == set(FILES)
+
+
+def test_the_card_tells_what_the_model_is(
+    model: Transformer, vocabulary: Vocabulary, folder: Path
+) -> None:
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert f"| parameters | {parameters:,} |" in card
+    assert f"| vocabulary | {vocabulary.size:,} pieces" in card
+    assert "| layers | 1 + 2, width 12, 3 heads |" in card
+    assert "relative positions up to distance 2" in card
+    assert "| updates | 3 |" in card
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILES)
+def test_damage_to_any_file_is_told_by_its_name(name: str, damage: str, folder: Path) -> None:
+    DAMAGES[damage](folder / name)
+    with pytest.raises(DataError) as caught:
+        load_model(folder)
+    assert str(folder) in str(caught.value)
+    if (name, damage) != (MANIFEST, "flipped"):  # it may accuse the file that it no longer matches
+        assert name in str(caught.value)
+
+
+def test_another_vocabulary_than_the_model_s_is_refused(
+    other_vocabulary: Vocabulary, folder: Path
+) -> None:
+    (folder / "tokenizer" / "vocabulary.model").write_bytes(other_vocabulary.model)
+    (folder / MANIFEST).unlink()
+    seal(folder, "model", 1)
+    with pytest.raises(DataError, match="is not the one the model was trained with"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("change", ["shape", "missing", "unknown"])
+def test_weights_that_are_not_the_model_s_are_refused_by_name(
+    change: str, model: Transformer, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    tensors = weights(model)
+    name = "decoder.1.feed_forward.inner.weight"
+    if change == "shape":
+        tensors[name] = tensors[name][:19].clone()
+        expected = rf"{name} is \[19, 12\] there and \[20, 12\] in the model"
+    elif change == "missing":
+        del tensors[name]
+        expected = rf"{name} is missing there and \[20, 12\] in the model"
+    else:
+        tensors["decoder.9.weight"] = torch.zeros(2, 3)
+        expected = r"decoder.9.weight is \[2, 3\] there and missing in the model"
+    write_model(tmp_path / "model", tensors, SETTINGS, vocabulary, {})
+    with pytest.raises(DataError, match=expected):
+        load_model(tmp_path / "model")
+
+
+def test_a_folder_that_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not an edgewise model"):
+        load_model(tmp_path)
+    with pytest.raises(SettingError, match="there is no folder"):
+        load_model(tmp_path / "nowhere")
+    seal(tmp_path, "corpus", 1)
+    with pytest.raises(DataError, match="must be an edgewise model; it is an edgewise corpus"):
+        load_model(tmp_path)
+    (folder / MANIFEST).unlink()
+    seal(folder, "model", 2)
+    with pytest.raises(
+        DataError, match="version 2 of the format 'model'; this edgewise reads vers"
+    ):
+        load_model(folder)
+
+
+def test_settings_that_no_model_can_have_are_refused(folder: Path) -> None:
+    config = (folder / "config.json").read_text()
+    assert '"heads": 3' in config
+    (folder / "config.json").write_text(config.replace('"heads": 3', '"heads": 5'))
+    (folder / MANIFEST).unlink()
+    seal(folder, "model", 1)
+    with pytest.raises(DataError, match="d_model must be a multiple of heads"):
+        load_model(folder)
+
+
+# Checkpoints.
+
+
+class Run:
+    """The checkpoints of a run, with weights that differ from step to step."""
+
+    def __init__(self, path: Path, model: Transformer, vocabulary: Vocabulary) -> None:
+        self.path, self.vocabulary = path, vocabulary
+        self.names = {name: p.shape for name, p in model.named_parameters()}
+        self.checkpoints = Checkpoints(path, SETTINGS, vocabulary)
+        self.warnings: list[str] = []
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(step)
+        return {name: torch.randn(shape, generator=generator) for name, shape in self.names.items()}
+
+    def moments(self, step: int) -> dict[str, Tensor]:
+        return {f"exp_avg/{name}": -tensor for name, tensor in self.weights(step).items()}
+
+    def save(self, *steps: int, keep: int = 9) -> None:
+        for step in steps:
+            progress = {"step": step, "best_loss": step / 7, "position": {"epoch": 1, "index": 2}}
+            self.checkpoints.save(step, self.weights(step), self.moments(step), progress, keep=keep)
+
+    def load(self) -> storing.Saved | None:
+        return self.checkpoints.load_last(self.warnings.append)
+
+    def step(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step-{step:08d}"
+
+    def names_of(self, pattern: str) -> list[str]:
+        return sorted(path.name for path in (self.path / "checkpoints").glob(pattern))
+
+
+@pytest.fixture
+def run(model: Transformer, vocabulary: Vocabulary, tmp_path: Path) -> Run:
+    (tmp_path / "run").mkdir()
+    return Run(tmp_path / "run", model, vocabulary)
+
+
+def test_what_was_saved_comes_back(run: Run) -> None:
+    assert run.load() is None
+    run.save(3, 12)
+    saved = run.load()
+    assert saved is not None
+    assert saved.step == 12
+    assert saved.progress == {
+        **{"step": 12, "best_loss": 12 / 7, "position": {"epoch": 1, "index": 2}}
+    }
+    for actual, expected in (
+        (saved.weights, run.weights(12)),
+        (saved.optimizer, run.moments(12)),
+    ):
+        assert actual.keys() == expected.keys()
+        assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
+    assert run.warnings == []
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 5])
+def test_the_newest_checkpoints_are_kept_and_two_of_them_with_their_state(
+    keep: int, run: Run
+) -> None:
+    run.save(2, 4, 6, 8, keep=keep)
+    kept = [8, 6, 4, 2][:keep]
+    assert run.checkpoints.steps() == kept[::-1]
+    assert [step for step in kept if (run.step(step) / "state").exists()] == kept[:2]
+    for step in kept:
+        read_model(run.step(step) / "model")
+    assert run.names_of(".*") == []
+
+
+def test_last_is_a_link_to_the_newest_model_that_may_move_with_the_run(
+    run: Run, tmp_path: Path
+) -> None:
+    run.save(2)
+    assert (run.path / "last").resolve() == run.step(2) / "model"
+    run.save(4)
+    assert (run.path / "last").resolve() == run.step(4) / "model"
+    run.path.rename(tmp_path / "moved")
+    tensors, _, _ = read_model(tmp_path / "moved" / "last")
+    assert torch.equal(tensors["embedding.weight"], run.weights(4)["embedding.weight"])
+
+
+def test_best_is_a_link_to_one_model_alone(run: Run) -> None:
+    run.checkpoints.save_best(2, run.weights(2), 1.5)
+    run.save(3)
+    run.checkpoints.save_best(5, run.weights(5), 1.25)
+    assert run.names_of("best-*") == ["best-00000005"]
+    tensors, _, _ = read_model(run.path / "best")
+    assert torch.equal(tensors["embedding.weight"], run.weights(5)["embedding.weight"])
+    assert "| validation loss per token | 1.2500 |" in (run.path / "best/README.md").read_text()
+    saved = run.load()
+    assert saved is not None and saved.step == 3
+
+
+def test_a_step_that_is_saved_again_is_replaced(run: Run) -> None:
+    run.save(2)
+    other = {name: tensor + 1 for name, tensor in run.weights(2).items()}
+    run.checkpoints.save(2, other, run.moments(2), {"step": 2}, keep=3)
+    run.checkpoints.save_best(2, run.weights(2), 1.5)
+    run.checkpoints.save_best(2, other, 1.5)
+    for folder in (run.step(2) / "model", run.path / "best"):
+        tensors, _, _ = read_model(folder)
+        assert torch.equal(tensors["embedding.weight"], other["embedding.weight"])
+
+
+def without_folder(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "damage"),
+    [
+        ("state/optimizer.safetensors", truncated),
+        ("state/optimizer.safetensors", Path.unlink),
+        ("state/progress.json", flipped),
+        ("state/manifest.json", truncated),
+        ("state/manifest.json", Path.unlink),
+        ("model/model.safetensors", flipped),
+        ("model/tokenizer/vocabulary.model", Path.unlink),
+        ("model/manifest.json", Path.unlink),
+        ("model", without_folder),
+    ],
+)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
+    damaged: str, damage: Callable[[Path], None], run: Run
+) -> None:
+    run.save(2, 4, 6)
+    damage(run.step(6) / damaged)
+    saved = run.load()
+    assert saved is not None and saved.step == 4
+    (warning,) = run.warnings
+    assert str(run.step(6)) in warning
+    assert warning.endswith("; going back to the checkpoint before it")
+
+
+def test_damaged_checkpoints_only_are_an_error(run: Run) -> None:
+    run.save(2, 4, 6)
+    for step in (4, 6):
+        truncated(run.step(step) / "state" / "progress.json")
+    with pytest.raises(DataError, match=r"every checkpoint in .* is damaged"):
+        run.load()
+    assert len(run.warnings) == 2
+
+
+def test_what_was_just_saved_stays_though_a_damaged_one_is_newer(run: Run) -> None:
+    run.save(2, 7)
+    truncated(run.step(7) / "state" / "progress.json")
+    saved = run.load()
+    assert saved is not None and saved.step == 2
+    run.save(4, keep=1)
+    assert (run.path / "last").resolve() == run.step(4) / "model"
+    again = run.load()
+    assert again is not None and again.step == 4
+
+
+LEFT = {
+    "a checkpoint that is written again": ".step-00000006.new-99",
+    "another checkpoint": ".step-00000005.new-99",
+    "a checkpoint that was being removed": ".step-00000002.old-99",
+    "a best model that was being removed": ".best-00000002.old-99",
+    "a best model that was being written": ".best-00000005.new-99",
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_what_a_killed_process_left_is_ignored_and_removed(left: str, run: Run) -> None:
+    run.save(4)
+    shutil.copytree(run.step(4), run.path / "checkpoints" / LEFT[left])
+    assert run.checkpoints.steps() == [4]
+    saved = run.load()
+    assert saved is not None and saved.step == 4
+    assert average(run.path, 1, run.path / "mean") == [4]
+    Checkpoints(run.path, SETTINGS, run.vocabulary)  # of the next process
+    assert run.names_of("*") == ["step-00000004"]
+
+
+def test_a_folder_of_another_name_is_no_checkpoint(run: Run) -> None:
+    run.save(2)
+    shutil.copytree(run.step(2), run.step(2).with_name("step-00000002.backup"))
+    assert run.checkpoints.steps() == [2]
+    saved = run.load()
+    assert saved is not None and saved.step == 2
+
+
+def test_an_error_while_saving_leaves_the_checkpoints_as_they_were(run: Run) -> None:
+    run.save(2)
+    bad: dict[str, Any] = {"embedding.weight": "no tensor"}
+    with pytest.raises(Exception, match="str"):
+        run.checkpoints.save(4, bad, run.moments(4), {}, keep=1)
+    assert run.names_of("*") == ["step-00000002"]
+    assert (run.path / "last").resolve() == run.step(2) / "model"
+
+
+# The mean of models.
+
+
+def test_average_is_the_mean_of_the_last_models(run: Run, tmp_path: Path) -> None:
+    run.save(2, 4, 6, 8)
+    assert average(run.path, 3, tmp_path / "mean") == [4, 6, 8]
+    tensors, settings, vocabulary = read_model(tmp_path / "mean")
+    assert settings == SETTINGS
+    assert vocabulary.digest == run.vocabulary.digest
+    for name, tensor in tensors.items():
+        assert tensor.dtype == torch.float32
+        mean = torch.stack([run.weights(step)[name].double() for step in (4, 6, 8)]).mean(0)
+        torch.testing.assert_close(tensor.double(), mean, rtol=1e-7, atol=1e-9)
+    load_model(tmp_path / "mean")
+    assert "| mean of the updates | 4, 6, 8 |" in (tmp_path / "mean" / "README.md").read_text()
+
+
+def test_average_of_one_is_that_one(run: Run, tmp_path: Path) -> None:
+    run.save(2, 4)
+    assert average(run.path, 1, tmp_path / "mean") == [4]
+    actual = load_file(tmp_path / "mean" / "model.safetensors")
+    assert all(torch.equal(actual[name], tensor) for name, tensor in run.weights(4).items())
+
+
+def test_average_refuses_what_it_cannot_do(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="has no checkpoints: it must be the folder of a train"):
+        average(run.path, 1, tmp_path / "mean")
+    run.save(2, 4)
+    with pytest.raises(SettingError, match="--last 3 is more than the 2 checkpoints in"):
+        average(run.path, 3, tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+    (tmp_path / "mean").mkdir()
+    (tmp_path / "mean" / "notes").write_text("mine")
+    with pytest.raises(SettingError, match="exists already"):
+        average(run.path, 2, tmp_path / "mean")
+    with pytest.raises(SettingError, match="is not an edgewise model"):
+        average(run.path, 2, tmp_path / "mean", overwrite=True)
+    assert (tmp_path / "mean" / "notes").read_text() == "mine"
+
+
+def test_average_replaces_a_model_if_it_may(run: Run, tmp_path: Path) -> None:
+    run.save(2, 4)
+    average(run.path, 2, tmp_path / "mean")
+    with pytest.raises(SettingError, match="exists already"):
+        average(run.path, 1, tmp_path / "mean")
+    assert average(run.path, 1, tmp_path / "mean", overwrite=True) == [4]
+
+
+def test_average_refuses_a_damaged_model_by_name(run: Run, tmp_path: Path) -> None:
+    run.save(2, 4)
+    flipped(run.step(2) / "model" / "model.safetensors")
+    with pytest.raises(DataError, match="step-00000002/model is damaged: the content of model"):
+        average(run.path, 2, tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
+def test_average_refuses_models_that_differ(
+    run: Run, other_vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    run.save(2)
+    Checkpoints(run.path, SETTINGS, other_vocabulary).save(
+        4, run.weights(4), run.moments(4), {}, keep=3
+    )
+    with pytest.raises(DataError, match="step-00000004/model is of another model than"):
+        average(run.path, 2, tmp_path / "mean")
+
+
+def test_a_weight_that_is_not_contiguous_is_saved_as_it_reads(
+    model: Transformer, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    weight = model.encoder[0].attention.query.weight
+    weight.data = weight.data.T
+    write_model(tmp_path / "model", weights(model), SETTINGS, vocabulary, {})
+    again, _ = load_model(tmp_path / "model")
+    assert torch.equal(again.encoder[0].attention.query.weight, weight)
+    save_file({"x": torch.zeros(1)}, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(DataError, match=r"model\.safetensors"):
+        load_model(tmp_path / "model")
