@@ -7,7 +7,6 @@ Adam included. Both models are in one process and take turns.
 """
 
 import argparse
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ VOCABULARY, ROWS, LENGTH = 32768, 64, 32
 
 
 def trainer(config: str) -> Trainer:
-    settings = RunSettings(**tomllib.loads((ROOT / "configs" / config).read_text()))
+    settings = RunSettings.read(ROOT / "configs" / config)
     model = Transformer(settings.model, VOCABULARY)
     initialise(model, seed=1)
     return Trainer(model, settings.training)

@@ -1,5 +1,6 @@
 """Files and folders that are written whole or not at all, and that can prove it."""
 
+import fcntl
 import glob
 import hashlib
 import json
@@ -25,18 +26,22 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_json(path: Path, value: object) -> None:
-    """JSON, by way of a temporary file and one rename."""
+def write_text(path: Path, text: str) -> None:
+    """A file, by way of a temporary one and one rename."""
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
+        # surrogatepass: names of files need not be UTF-8.
         with temporary.open("w", encoding="utf-8", errors="surrogatepass") as file:
-            json.dump(value, file, indent=1, ensure_ascii=False)
-            file.write("\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -66,28 +71,61 @@ def require_free(path: Path, kind: str, *, overwrite: bool) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder to fill; at the end it is flushed to the disk and becomes `path`.
 
-    Whatever happens before that one rename, `path` is as it was. What is there already is moved
-    away just before it.
+    Whatever happens before, `path` is as it was. What is there already is moved away just before
+    that rename and removed after it; a kill between the two is made good by the next writer.
     """
     path = path.resolve()  # "." has no name, and what a link points to is what is replaced
     path.parent.mkdir(parents=True, exist_ok=True)
-    # What a writer left that was killed.
-    for stale in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    temporary = path.parent / f".{path.name}.new-{os.getpid()}"
+    _clear_up(path)
+    temporary, old = (
+        path.with_name(f".{path.name}.{what}-{os.getpid()}") for what in ("new", "old")
+    )
     temporary.mkdir()
     try:
-        yield temporary
-        for folder, _, names in os.walk(temporary):
-            for name in names:
-                _flush(Path(folder, name))
-            _flush(Path(folder))
-        if path.exists():
-            remove(path)
-        temporary.rename(path)
-        _flush(path.parent)
+        with _held(temporary):
+            yield temporary
+            for folder, _, names in os.walk(temporary):
+                for name in names:
+                    _flush(Path(folder, name))
+                _flush(Path(folder))
+            if path.exists():
+                path.rename(old)
+            temporary.rename(path)
+            _flush(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _clear_up(path: Path) -> None:
+    """Remove what killed writers of this folder left; raise SettingError if one is at work."""
+    name = glob.escape(path.name)
+    for stale in path.parent.glob(f".{name}.new-*"):
+        with _held(stale) as free:
+            if not free:
+                raise SettingError(f"another process is writing {path}")
+            shutil.rmtree(stale, ignore_errors=True)
+    for old in path.parent.glob(f".{name}.old-*"):
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(path)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Lock a folder, as a sign that its writer lives; False if somebody else has it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except BlockingIOError:
+            free = False
+        yield free
+    finally:
+        os.close(descriptor)
 
 
 def seal(folder: Path, kind: str, version: int) -> None:

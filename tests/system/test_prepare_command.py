@@ -136,6 +136,7 @@ def test_a_process_of_its_own_fails_with_the_code_and_without_a_traceback(place:
     )
     assert (done.returncode, done.stdout) == (65, "")
     assert done.stderr == (
+        "counting lines\n"
         "edgewise: the two files of a corpus must have as many lines as each other; "
         "a.en has 400, valid.de has 30\n"
     )

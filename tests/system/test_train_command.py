@@ -13,8 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from edgewise import __version__
 from edgewise.checkpoint.model_folder import read_model
-from edgewise.cli.main import BAD_DATA, USAGE, run
+from edgewise.cli.main import BAD_DATA, FAILURE, USAGE, run
 from edgewise.data.corpus import Corpus
+from edgewise.data.prepare import Bitext, prepare
+from edgewise.data.text import TextFile
 from edgewise.decoding import Translator
 
 STEPS = 5
@@ -612,3 +614,38 @@ def test_the_name_of_a_folder_is_no_markup(
     assert str(tmp_path / name / "run") in said
     out = tmp_path / name / "mean"
     assert str(out) in accepted(capsys, "average", trained, "--last", "2", "--out", out)
+
+
+def test_a_loss_that_is_not_finite_is_never_learnt_from(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "diverging"
+    flags = ("--training.factor", "999999", "--training.warmup", "1", "--training.save-every", "1")
+    flags += ("--training.steps", "30")
+    said = refused(capsys, FAILURE, "train", config, "--out", out, *flags)
+    assert "is not made: its loss is" in said and "training.clip may help" in said
+    tensors, _, _ = read_model(out / "last")
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+
+
+def test_patience_without_validation_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = tmp_path / "text"
+    lines.write_text("one two three\n" * 50)
+    corpus = tmp_path / "corpus"
+    bitext = Bitext(TextFile(lines), TextFile(lines))
+    vocabulary = Corpus(config.with_name("corpus")).vocabulary
+    prepare(corpus, [bitext], vocab=vocabulary)
+    where = ("--corpus", corpus, "--out", tmp_path / "run", "--training.patience", "3")
+    said = refused(capsys, USAGE, "train", config, *where)
+    assert said.startswith("training.patience needs validation")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_was_copied_without_its_hidden_files_goes_on(
+    config: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copied / ".edgewise-lock").unlink()
+    said = accepted(capsys, "train", config, "--out", copied, "--training.steps", "6")
+    assert f"going on after update {STEPS}" in said

@@ -236,8 +236,15 @@ def test_the_end_of_an_epoch_is_the_beginning_of_the_next(root: Path) -> None:
 
 
 def test_an_epoch_that_shows_no_pair_is_passed_over(root: Path) -> None:
-    batches = Batches(of_lengths(root, np.array([4]), np.array([3]), (1, 0.25)), 8, 0)
+    split = of_lengths(root, np.array([4] * 3), np.array([3] * 3), (3, 0.4))
+    batches = Batches(split, 99, 0)
     shown = [number for number in range(60) if len(batches.epoch(number))]
-    assert 0 < len(shown) < 40
+    assert 0 < len(shown) < 60
     found = [position.epoch for _, position in islice(updates(batches, Position(), 1), len(shown))]
     assert found == shown
+
+
+def test_weights_that_show_less_than_a_pair_an_epoch_are_refused(root: Path) -> None:
+    split = of_lengths(root, np.array([4] * 5), np.array([3] * 5), (5, 0.1))
+    with pytest.raises(SettingError, match=r"at least one pair an epoch; got 5 pairs x 0\.1"):
+        Batches(split, 99, 0)

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from edgewise.checkpoint import checkpoints as storing
-from edgewise.checkpoint.checkpoints import Checkpoints, average
+from edgewise.checkpoint.average import average
+from edgewise.checkpoint.checkpoints import Checkpoints
 from edgewise.checkpoint.model_folder import load_model, read_model, weights, write_model
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary

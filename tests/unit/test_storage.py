@@ -271,3 +271,32 @@ def test_json_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(path, {"long enough to be written in part": ["x"] * 10_000, "no": object()})
     assert everything(tmp_path) == {"a.json": b'{\n "old": 1\n}\n'}
+
+
+def test_two_writers_of_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "out") as first:
+        (first / "a").write_text("first")
+        with (
+            pytest.raises(SettingError, match="another process is writing"),
+            new_folder(tmp_path / "out"),
+        ):
+            raise AssertionError
+        assert (first / "a").read_text() == "first"
+    assert everything(tmp_path) == {"out": None, "out/a": b"first"}
+
+
+def test_a_kill_between_moving_the_old_away_and_the_new_in_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".out.old-99").mkdir()
+    (tmp_path / ".out.old-99" / "a").write_text("old")
+    (tmp_path / ".out.new-99").mkdir()
+    with pytest.raises(StopHereError), new_folder(tmp_path / "out"):
+        raise StopHereError
+    assert everything(tmp_path) == {"out": None, "out/a": b"old"}
+
+
+def test_what_was_moved_away_is_removed_once_the_new_is_there(tmp_path: Path) -> None:
+    for name in ("out", ".out.old-99"):
+        (tmp_path / name).mkdir()
+    with new_folder(tmp_path / "out") as new:
+        (new / "a").write_text("new")
+    assert everything(tmp_path) == {"out": None, "out/a": b"new"}

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from edgewise.checkpoint.model_folder import read_model, write_model
 from edgewise.data.vocabulary import Vocabulary
-from edgewise.errors import DataError, EdgewiseError, SettingError
+from edgewise.errors import DataError, EdgewiseError
 from edgewise.model.settings import ModelSettings
 from edgewise.storage import (
     check,
     new_folder,
     read_json,
     remove,
-    require_free,
     seal,
     sweep,
     write_json,
@@ -34,7 +33,7 @@ from edgewise.storage import (
 KIND, VERSION = "training state", 1
 # The newest may turn out to be damaged: then training goes on from the one before.
 STATES_KEPT = 2
-_STEPS = "step-" + 8 * "[0-9]"
+STEPS = "step-" + 8 * "[0-9]"
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, ascending."""
-        return sorted(int(path.name[5:]) for path in self.folder.glob(_STEPS))
+        return sorted(int(path.name[5:]) for path in self.folder.glob(STEPS))
 
     def load_last(self, warn: Callable[[str], None]) -> Saved | None:
         """The newest whole checkpoint, None if there is none; damaged ones are told and skipped."""
@@ -127,35 +126,6 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
-
-
-def average(run: Path, last: int, out: Path, *, overwrite: bool = False) -> list[int]:
-    """Write the mean of a run's last models as a model folder; the steps that went into it."""
-    require_free(out, "model", overwrite=overwrite)
-    paths = sorted((run / "checkpoints").glob(f"{_STEPS}/model"))
-    if not paths:
-        raise SettingError(f"{run} has no checkpoints: it must be the folder of a training run")
-    if len(paths) < last:
-        raise SettingError(
-            f"--last {last} is more than the {len(paths)} checkpoints in {run} "
-            "(training.keep says how many are kept)"
-        )
-    paths = paths[-last:]
-    total, settings, vocabulary = read_model(paths[0])
-    # Double precision, so that the order of the sum does not show.
-    mean = {name: tensor.double() / last for name, tensor in total.items()}
-    for path in paths[1:]:
-        tensors, of_settings, of_vocabulary = read_model(path)
-        if of_settings != settings or of_vocabulary.digest != vocabulary.digest:
-            raise DataError(f"{path} is of another model than {paths[0]}")
-        for name, tensor in tensors.items():
-            mean[name] += tensor.double() / last
-    steps = [int(path.parent.name[5:]) for path in paths]
-    result = {name: tensor.to(total[name].dtype) for name, tensor in mean.items()}
-    about = {"mean of the updates": ", ".join(map(str, steps))}
-    with new_folder(out) as new:
-        write_model(new, result, settings, vocabulary, about)
-    return steps
 
 
 def _link(link: Path, target: Path) -> None:

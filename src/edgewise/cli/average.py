@@ -34,9 +34,9 @@ def average(
     overwrite
         Replace the folder if it is there.
     """
-    from edgewise.checkpoint import checkpoints
+    from edgewise.checkpoint.average import average as mean
 
     if last < 1:
         raise SettingError(f"--last must be 1 or more; got {last}")
-    steps = checkpoints.average(run, last, out, overwrite=overwrite)
+    steps = mean(run, last, out, overwrite=overwrite)
     say(f"{out}: the mean of the weights after {', '.join(map(str, steps))} updates")

@@ -1,8 +1,8 @@
 """edgewise demo."""
 
-import os
-import tomllib
+import time
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from edgewise.cli.console import say
 from edgewise.cli.data import write
+from edgewise.data.encode import cores
 from edgewise.data.grammar import pairs
 from edgewise.data.prepare import Bitext, prepare
 from edgewise.data.text import TextFile
@@ -30,7 +31,7 @@ def demo(
     """Train two small translators on the built-in corpus: with relative positions, and without.
 
     Takes about five minutes on two cores. Prints the BLEU of both and a few translations, draws
-    attention, and leaves the better model at `model` in the folder.
+    attention, and leaves the model with relative positions at `model` in the folder.
 
     ```sh
     edgewise demo
@@ -46,7 +47,7 @@ def demo(
         Start afresh, even if there are models in the folder already.
     """
     from edgewise.checkpoint.model_folder import copy_model
-    from edgewise.cli.pictures import picture_attention
+    from edgewise.cli.pictures import picture_attention, require_matplotlib
     from edgewise.cli.training_progress import TrainingProgress
     from edgewise.decoding import Translator
     from edgewise.evaluation import bleu
@@ -58,15 +59,18 @@ def demo(
             f"there is no {config}: the demo's settings are in a checkout of edgewise, "
             "configs/demo.toml; give them with --config"
         )
-    base = RunSettings(**tomllib.loads(config.read_text()))
-    corpus = _corpus(out)
+    require_matplotlib()
+    base = RunSettings.read(config)
+    corpus = _corpus(out, overwrite)
     unplaced = base.model.model_copy(update={"max_distance": None, "sinusoids": False})
     translators = {}
     for name, model in (("relative", base.model), ("none", unplaced)):
         settings = base.model_copy(update={"corpus": corpus, "out": out / name, "model": model})
         say(f"\n[bold]{TITLES[name]}[/]", markup=True)
+        start = time.monotonic()
         with TrainingProgress(settings.training.steps) as reporter:
             train(settings, overwrite=overwrite, reporter=reporter)
+        say(f"trained in {time.monotonic() - start:.0f} s")
         translators[name] = Translator.load(settings.out / "best")
     copy_model(out / "relative" / "best", out / "model")
 
@@ -77,7 +81,8 @@ def demo(
     write_json(out / "bleu.json", {name: asdict(score) for name, score in scores.items()})
     for name, title in TITLES.items():
         say(f"  {title:24} BLEU {scores[name]}")
-    for i in range(3):
+    differ = (i for i in range(TEST) if translations["none"][i] != translations["relative"][i])
+    for i in islice(differ, 3):
         say(f"\n  English    {sources[i]}\n  German     {references[i]}")
         for name in TITLES:
             say(f"  {name:10} {translations[name][i]}")
@@ -89,15 +94,15 @@ def demo(
 TITLES = {"relative": "With relative positions", "none": "Without positions"}
 
 
-def _corpus(out: Path) -> Path:
+def _corpus(out: Path, overwrite: bool) -> Path:
     """Text files and a prepared corpus; those of an earlier demo are kept."""
     corpus = out / "corpus"
-    if corpus.exists():
+    if corpus.exists() and not overwrite:
         return corpus
     say(f"{TRAIN:,} pairs of English and German, by a grammar")
     train = _bitext(out / "text" / "train", TRAIN, seed=1)
     valid = _bitext(out / "text" / "valid", VALID, seed=2)
-    prepare(corpus, [train], [valid], vocab=VOCABULARY, workers=len(os.sched_getaffinity(0)))
+    prepare(corpus, [train], [valid], vocab=VOCABULARY, workers=cores(), overwrite=overwrite)
     return corpus
 
 

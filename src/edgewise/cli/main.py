@@ -6,6 +6,7 @@ import sys
 from types import FrameType
 
 from cyclopts import App, CycloptsError
+from pydantic import ValidationError
 from rich.markup import escape
 
 from edgewise import __version__
@@ -17,6 +18,7 @@ from edgewise.cli.names import explain_settings
 from edgewise.cli.prepare import prepare
 from edgewise.cli.train import settings_sources, train
 from edgewise.errors import DataError, EdgewiseError, SettingError
+from edgewise.training.signals import InterruptedRunError
 
 FAILURE, USAGE, BAD_DATA, INPUT_OUTPUT, INTERRUPTED, TERMINATED = 1, 2, 65, 74, 130, 143
 
@@ -52,15 +54,16 @@ def run(arguments: list[str]) -> int:
     """Run a command; what it exits with."""
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
+    except (CycloptsError, ValidationError) as error:
         return _failed(explain_settings(error), USAGE)
     except SettingError as error:
         return _failed(str(error), USAGE)
     except DataError as error:
         return _failed(str(error), BAD_DATA)
+    except InterruptedRunError as error:
+        return _failed(str(error), 128 + error.number)
     except EdgewiseError as error:
-        number = getattr(error, "number", 0)  # of the signal that ended a run
-        return _failed(str(error), 128 + number if number else FAILURE)
+        return _failed(str(error), FAILURE)
     except KeyboardInterrupt:
         return _failed("interrupted", INTERRUPTED)
     except Terminated:

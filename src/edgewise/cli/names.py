@@ -11,7 +11,7 @@ from cyclopts import CycloptsError
 PREFIX = "EDGEWISE_"
 
 
-def explain_settings(error: CycloptsError) -> str:
+def explain_settings(error: CycloptsError | pydantic.ValidationError) -> str:
     """One line a mistake: the setting, what was expected, what came."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, pydantic.ValidationError):

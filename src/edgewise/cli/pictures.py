@@ -1,5 +1,6 @@
 """Pictures of attention: each logit in its content part and its position part."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -11,13 +12,18 @@ from edgewise.decoding import Translator
 from edgewise.errors import EdgewiseError
 
 
+def require_matplotlib() -> None:
+    """Raise unless pictures can be drawn."""
+    if find_spec("matplotlib") is None:
+        raise EdgewiseError("pictures need matplotlib: pip install 'edgewise[plots]'")
+
+
 @torch.inference_mode()
 def picture_attention(translator: Translator, text: str, folder: Path) -> Path:
     """Draw the encoder's self-attention in each layer and head; the folder of the pictures."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise EdgewiseError("pictures need matplotlib: pip install 'edgewise[plots]'") from None
+    require_matplotlib()
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

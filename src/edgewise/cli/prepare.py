@@ -1,6 +1,5 @@
 """edgewise prepare."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ from rich.table import Table
 
 from edgewise.cli.console import console, say, stage_progress
 from edgewise.data import prepare as preparing
-from edgewise.data.encode import REASONS
+from edgewise.data.encode import REASONS, cores
 from edgewise.data.text import TextFile
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import SettingError
@@ -94,7 +93,7 @@ def prepare(
             max_tokens=max_tokens,
             on_bad=on_bad,
             seed=seed,
-            workers=workers or len(os.sched_getaffinity(0)),
+            workers=workers or cores(),
             overwrite=overwrite,
             progress=progress,
         )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Env, Toml
 
+from edgewise.cli.console import say
 from edgewise.cli.names import PREFIX, unknown_variables
 from edgewise.errors import SettingError
 from edgewise.training.settings import RunSettings
@@ -41,6 +42,7 @@ def train(
     from edgewise.cli.training_progress import TrainingProgress
     from edgewise.training.loop import train as run
 
+    say(f"reading {settings.corpus}")
     with TrainingProgress(settings.training.steps) as reporter:
         progress = run(settings, overwrite=overwrite, reporter=reporter)
     reporter.ended(settings, progress)
@@ -59,8 +61,8 @@ def settings_sources(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     if not path.is_file():
         raise SettingError(f"there is no configuration file {path} (configs/ has some)")
     try:
-        tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{path} is not a TOML file: {error}") from None
     source: Any = Toml(path, must_exist=True, use_commands_as_keys=False)
     source(app, commands, arguments)

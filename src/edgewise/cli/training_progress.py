@@ -4,7 +4,6 @@ import math
 import sys
 import time
 from collections import deque
-from pathlib import Path
 from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -73,10 +72,6 @@ class TrainingProgress(Reporter):
             f"perplexity {math.exp(min(loss, 700)):,.2f}{mark}"
         )
 
-    def saved(self, step: int, run: Path) -> None:
-        if self._bar.disable and step == self.steps:
-            say(f"update {step:,}: saved")
-
     def warned(self, message: str) -> None:
         say(f"warning: {message}")
 
@@ -84,7 +79,9 @@ class TrainingProgress(Reporter):
         """The last words of a run that came to its end."""
         why = "done" if progress.step >= settings.training.steps else "no lower validation loss"
         say(f"{why} after {progress.step:,} updates (--training.steps sets how many)")
-        if progress.best_loss is not None:
+        if progress.best_loss is None:
+            say("no validation, hence no best model (--training.validate-every)")
+        else:
             say(
                 f"best model: {settings.out / 'best'}, validation loss {progress.best_loss:.4f} "
                 f"after {progress.best_step:,}"

@@ -11,6 +11,8 @@ from edgewise.data.corpus import Split
 from edgewise.data.vocabulary import BEGIN, END, PAD
 from edgewise.errors import SettingError
 
+Indices = NDArray[np.integer[Any]]  # of pairs
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -33,14 +35,14 @@ class Batch:
 class Epoch:
     """Which pairs make which batch: batch i has order[bounds[i] : bounds[i + 1]]."""
 
-    order: NDArray[np.int64]
+    order: Indices
     bounds: NDArray[np.int64]
     shuffled: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.shuffled)
 
-    def __getitem__(self, index: int) -> NDArray[np.int64]:
+    def __getitem__(self, index: int) -> Indices:
         at = self.shuffled[index]
         return self.order[self.bounds[at] : self.bounds[at + 1]]
 
@@ -51,6 +53,7 @@ class Batches:
     def __init__(self, split: Split, limit: int, seed: int) -> None:
         self.split, self.limit, self.seed = split, limit, seed
         source, target = split.lengths()
+        self._index = np.int32 if len(split) < 1 << 31 else np.int64
         # END is a token of either side.
         self._source, self._target = source + 1, target + 1
         longest = int(max(self._source.max(initial=1), self._target.max(initial=1)))
@@ -59,15 +62,21 @@ class Batches:
                 f"batch_tokens must be at least {longest}, the longest sentence of the corpus with "
                 f"its end; got {limit} (or prepare the corpus with --max-tokens {limit - 1})"
             )
+        if sum(part.pairs * part.weight for part in split.parts) < 1:
+            raise SettingError(
+                "the weights of the corpora must show at least one pair an epoch; got "
+                + ", ".join(f"{part.pairs:,} pairs x {part.weight}" for part in split.parts)
+            )
         self._cached: tuple[int, Epoch] | None = None
 
     def epoch(self, number: int) -> Epoch:
         """All batches of an epoch, in order."""
         if self._cached is None or self._cached[0] != number:
+            self._cached = None  # its memory is needed for the next
             self._cached = (number, self._plan(number))
         return self._cached[1]
 
-    def batch(self, pairs: NDArray[np.int64]) -> Batch:
+    def batch(self, pairs: Indices) -> Batch:
         """These pairs as padded arrays."""
         rows = [self.split.pair(int(index)) for index in pairs]
         source = padded([row[0] for row in rows])
@@ -85,32 +94,33 @@ class Batches:
         starts = epoch.bounds[:-1]
         longest_source = np.maximum.reduceat(self._source[epoch.order], starts)
         longest_target = np.maximum.reduceat(self._target[epoch.order], starts)
-        return tokens / int((rows * (longest_source + longest_target)).sum())
+        return tokens / max(1, int((rows * (longest_source + longest_target)).sum()))
 
     def _plan(self, number: int) -> Epoch:
         random = np.random.default_rng([self.seed, number])
         order = self._chosen(random)
         random.shuffle(order)  # pairs of equal lengths meet others in each epoch
-        source, target = self._source[order].astype(np.int64), self._target[order]
+        source, target = self._source[order], self._target[order]
         # By source, then by target: up for odd sources, down for even ones, so that the target's
         # length has no jump where the source's changes.
-        key = source * (1 << 32) + np.where(source % 2 == 1, target, -target)
+        key = source * np.int64(1 << 32) + np.where(source % 2 == 1, target, -target)
+        del source, target  # 36 million pairs make each array large
         order = order[np.argsort(key, kind="stable")]
         bounds = self._bounds(order)
         return Epoch(order, bounds, random.permutation(len(bounds) - 1))
 
-    def _chosen(self, random: np.random.Generator) -> NDArray[np.int64]:
+    def _chosen(self, random: np.random.Generator) -> Indices:
         """Each pair as often as its part's weight: 2.5 is twice, and once more by chance."""
         chosen, begin = [], 0
         for part in self.split.parts:
-            pairs = np.arange(begin, begin + part.pairs)
+            pairs = np.arange(begin, begin + part.pairs, dtype=self._index)
             begin += part.pairs
             whole, rest = divmod(part.weight, 1)
             times = int(whole) + (random.random(part.pairs) < rest if rest else 0)
             chosen.append(np.repeat(pairs, times))
         return np.concatenate(chosen)
 
-    def _bounds(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _bounds(self, order: Indices) -> NDArray[np.int64]:
         """As many pairs in each batch as the limit allows."""
         source, target = self._source[order], self._target[order]
         bounds, begin = [0], 0
@@ -143,11 +153,11 @@ class Position:
 
 def updates(
     batches: Batches, start: Position, size: int
-) -> Iterator[tuple[list[NDArray[np.int64]], Position]]:
+) -> Iterator[tuple[list[Indices], Position]]:
     """For each update `size` batches, on and on over the epochs, and the position after it."""
     position = start
     while True:
-        taken: list[NDArray[np.int64]] = []
+        taken: list[Indices] = []
         while len(taken) < size:
             epoch = batches.epoch(position.epoch)
             if position.index == len(epoch):

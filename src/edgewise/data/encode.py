@@ -21,7 +21,7 @@ from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import EdgewiseError
 
 Line = bytes | None
-BLOCK = 4096
+BLOCK, BLOCK_BYTES = 4096, 1 << 23
 NO_COLUMN, INVALID, EMPTY, TOO_LONG = "no such column", "invalid UTF-8", "empty", "too long"
 REASONS = (NO_COLUMN, INVALID, EMPTY, TOO_LONG)
 
@@ -77,12 +77,32 @@ def encode_block(
     return Encoded(tokens, lengths, sorted(dropped), len(block))
 
 
+def in_blocks(pairs: Iterable[tuple[Line, Line]]) -> Iterator[list[tuple[Line, Line]]]:
+    """As many pairs as make a block, fewer where lines are long."""
+    block, size = [], 0
+    for pair in pairs:
+        block.append(pair)
+        size += sum(len(line) for line in pair if line is not None)
+        if len(block) == BLOCK or size >= BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
 def encode_all(
     pairs: Iterable[tuple[Line, Line]], vocabulary: Vocabulary, max_tokens: int, workers: int
 ) -> Iterator[Encoded]:
     """Every block encoded, in order, whatever the number of workers."""
-    lines = iter(pairs)
-    blocks = iter(lambda: list(islice(lines, BLOCK)), [])
+    blocks = in_blocks(pairs)
     first = list(islice(blocks, 2))
     if len(first) < 2 or workers == 1:  # no process is worth its start
         for block in chain(first, blocks):

@@ -50,11 +50,13 @@ def prepare(
     """Write the corpus to `out` and return the report, which lies there too."""
     start = time.monotonic()
     require_free(out, KIND, overwrite=overwrite)
+    progress("counting lines", 0, 0)
     counts = count_pairs([*train, *valid])
+    of_train, of_valid = counts[: len(train)], counts[len(train) :]
     with new_folder(out) as folder:
         if isinstance(vocab, int):
             progress("learning the vocabulary", 0, 0)
-            vocabulary = learn(train, counts[: len(train)], vocab, seed)
+            vocabulary = learn(train, of_train, vocab, seed)
         else:
             vocabulary = vocab
         (folder / "vocabulary.model").write_bytes(vocabulary.model)
@@ -62,15 +64,14 @@ def prepare(
             "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest}
         }
         splits = {}
-        for name, bitexts in (("train", train), ("valid", valid)):
+        for name, bitexts, totals in (("train", train, of_train), ("valid", valid, of_valid)):
             if not bitexts:
                 continue
-            of_split = counts[: len(train)] if name == "train" else counts[len(train) :]
             writer = SplitWriter(folder / name, token_type(vocabulary))
             with writer:
                 parts = []
-                for bitext, total in zip(bitexts, of_split, strict=True):
-                    told = partial(progress, f"encoding {bitext.source.path.name}")
+                for bitext, total in zip(bitexts, totals, strict=True):
+                    told = partial(progress, f"encoding {bitext.source}")
                     parts.append(
                         _encode_part(
                             *(bitext, total, writer, vocabulary, max_tokens, on_bad, workers, told)
@@ -124,6 +125,8 @@ def learn(bitexts: Sequence[Bitext], counts: Sequence[int], size: int, seed: int
                 if not any(readable(line) for line in pair):
                     yield from (line.decode() for line in pair if line is not None)
                 index = next(wanted, None)
+                if index is None:
+                    return
 
     return Vocabulary.train(sampled(), size)
 

@@ -13,7 +13,7 @@ from edgewise.model.transformer import Transformer
 def initialise(model: Transformer, seed: int) -> None:
     """Set every parameter, so that two models share the values of all that they have in common."""
     for name, parameter in model.named_parameters():
-        generator = torch.Generator().manual_seed(_seed_of(seed, name))
+        generator = torch.Generator().manual_seed(seed_of(seed, name))
         values = torch.empty(parameter.shape)  # made on the CPU, so that devices agree
         _fill(values, name, generator)
         parameter.copy_(values)
@@ -33,6 +33,7 @@ def _fill(values: Tensor, name: str, generator: torch.Generator) -> None:
         values.fill_(1.0)
 
 
-def _seed_of(seed: int, name: str) -> int:
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+def seed_of(*parts: int | str) -> int:
+    """A seed that depends on all of these."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8]) >> 1

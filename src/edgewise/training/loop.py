@@ -11,7 +11,7 @@ from edgewise.checkpoint.checkpoints import Checkpoints
 from edgewise.checkpoint.model_folder import read_model, set_weights, weights
 from edgewise.data.batches import Batches, Position, updates
 from edgewise.data.corpus import Corpus
-from edgewise.errors import DataError
+from edgewise.errors import DataError, SettingError
 from edgewise.model.initial import initialise
 from edgewise.model.transformer import Transformer
 from edgewise.training.metrics import Metrics
@@ -51,6 +51,11 @@ def train(
     if settings.init_from is not None and (overwrite or not is_run(settings.out)):
         set_first_weights(model, settings, corpus)
     trainer = Trainer(model, settings.training)
+    if settings.training.patience is not None and corpus.valid is None:
+        raise SettingError(
+            f"training.patience needs validation, and {corpus.folder} has no pairs for it "
+            "(prepare it with --valid-source and --valid-target)"
+        )
     with run_folder(settings, corpus, overwrite=overwrite) as folder:
         return _Loop(settings, corpus, batches, trainer, folder, reporter).run()
 
@@ -117,6 +122,7 @@ class _Loop:
                         self._validate(metrics, self.valid)
                     ended, signal = self._ended(), stop.number
                     if self._save_is_due(time.monotonic() - saved_at) or ended or signal:
+                        metrics.flush()
                         self._save()
                         saved_at = time.monotonic()
                     if ended:
@@ -160,7 +166,6 @@ class _Loop:
             asdict(self.progress),
             keep=self.options.keep,
         )
-        self.reporter.saved(self.progress.step, self.folder)
 
     def _ended(self) -> bool:
         patience = self.options.patience

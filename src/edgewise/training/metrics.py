@@ -23,6 +23,11 @@ class Metrics:
         for name, value in values.items():
             self._board.add_scalar(f"{kind}/{name}", value, step)
 
+    def flush(self) -> None:
+        """Before a checkpoint: what it goes on from is logged, whatever happens."""
+        os.fsync(self._lines.fileno())
+        self._board.flush()
+
     def close(self) -> None:
         self._lines.close()
         self._board.close()

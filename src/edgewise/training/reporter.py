@@ -1,7 +1,5 @@
 """Whom a run tells how it goes. This one keeps silent; the command line has one that speaks."""
 
-from pathlib import Path
-
 from edgewise.training.settings import RunSettings
 from edgewise.training.trainer import Update
 
@@ -14,7 +12,5 @@ class Reporter:
     def updated(self, update: Update, epoch: int, seconds: float) -> None: ...
 
     def validated(self, step: int, loss: float, *, best: bool) -> None: ...
-
-    def saved(self, step: int, run: Path) -> None: ...
 
     def warned(self, message: str) -> None: ...

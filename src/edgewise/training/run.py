@@ -10,7 +10,6 @@ import fcntl
 import os
 import platform
 import shutil
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ import torch
 
 from edgewise.data.corpus import Corpus
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import read_json, sweep, write_json
+from edgewise.storage import read_json, sweep, write_json, write_text
 from edgewise.training.settings import CHANGEABLE, RunSettings
 
 LOCK = ".edgewise-lock"
@@ -34,7 +33,8 @@ PACKAGES = ("edgewise", "torch", "numpy", "sentencepiece", "safetensors")
 def run_folder(settings: RunSettings, corpus: Corpus, *, overwrite: bool) -> Iterator[Path]:
     """The folder, new or continued, ours alone until the end."""
     folder = settings.out
-    if folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
+    ours = is_run(folder) or (folder / LOCK).exists()
+    if folder.exists() and any(folder.iterdir()) and not ours:
         raise SettingError(
             f"{folder} exists and is not a training run: choose another --out, or remove it"
         )
@@ -48,7 +48,7 @@ def run_folder(settings: RunSettings, corpus: Corpus, *, overwrite: bool) -> Ite
                 _remove(folder / name)
             identity = {"corpus": corpus.digest, "vocabulary": corpus.vocabulary.digest}
             write_json(folder / "run.json", identity | {"starts": []})
-        _write_config(folder, settings)
+        write_text(folder / "config.toml", settings.toml())
         yield folder
 
 
@@ -88,7 +88,7 @@ def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
             "afresh with --overwrite or another --out)"
         )
     try:
-        before = RunSettings(**tomllib.loads((folder / "config.toml").read_text("utf-8"))).flat()
+        before = RunSettings.read(folder / "config.toml").flat()
     except ValueError as error:
         raise DataError(f"{folder / 'config.toml'} is damaged: {error}") from None
     now = settings.flat()
@@ -109,12 +109,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _write_config(folder: Path, settings: RunSettings) -> None:
-    temporary = folder / ".config.toml"
-    temporary.write_text(settings.toml(), encoding="utf-8")
-    temporary.replace(folder / "config.toml")
 
 
 @contextmanager

@@ -1,10 +1,12 @@
 """What a run is told: where the data is, what the model is, how it is trained."""
 
 import json
+import tomllib
 from pathlib import Path
 
 from pydantic import Field
 
+from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
 from edgewise.settings import Settings
 
@@ -30,18 +32,20 @@ class TrainingSettings(Settings):
     )
     save_every: int | None = Field(1000, ge=1, description="Updates between checkpoints.")
     save_minutes: float | None = Field(None, gt=0, description="Minutes between checkpoints.")
-    keep: int = Field(5, ge=1, description="Checkpoints kept, for averaging.")
+    keep: int = Field(
+        5, ge=2, description="Checkpoints kept, for averaging, and in case the newest is damaged."
+    )
     device: str = Field("auto", description="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")
     threads: int | None = Field(None, ge=1, description="CPU threads; none: PyTorch's choice.")
     mixed_precision: bool = Field(False, description="bfloat16 where it is safe; GPUs only.")
     compile: bool = Field(False, description="torch.compile: slow to start, faster on GPUs.")
 
 
-# What may differ when a run is continued: nothing that the weights depend on.
+# What may differ when a run is continued. Other devices or threads may cost the last bits.
 CHANGEABLE = frozenset(
     f"training.{name}"
     for name in (
-        *("steps", "validate_every", "patience", "save_every", "save_minutes", "keep"),
+        *("steps", "patience", "save_every", "save_minutes", "keep"),
         *("device", "threads"),
     )
 )
@@ -55,6 +59,14 @@ class RunSettings(Settings):
     init_from: Path | None = Field(None, description="Model folder to start from (fine-tuning).")
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
+
+    @classmethod
+    def read(cls, path: Path) -> "RunSettings":
+        """The settings of a TOML file."""
+        try:
+            return cls(**tomllib.loads(path.read_text("utf-8")))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingError(f"{path} is not a TOML file: {error}") from None
 
     def flat(self) -> dict[str, object]:
         """Each setting by its dotted name."""

@@ -1,6 +1,5 @@
 """One update: gradients of several batches, added up, and a step of Adam."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +10,8 @@ from torch import Tensor
 
 from edgewise.data.batches import Batch, Batches
 from edgewise.data.vocabulary import PAD
-from edgewise.errors import SettingError
+from edgewise.errors import EdgewiseError, SettingError
+from edgewise.model.initial import seed_of
 from edgewise.model.transformer import Transformer
 from edgewise.training.loss import summed_loss
 from edgewise.training.schedule import learning_rate
@@ -56,19 +56,26 @@ class Trainer:
         for index, batch in enumerate(batches):
             # Dropout depends on where it is drawn, not on what was drawn before: a run that is
             # continued draws the same.
-            torch.manual_seed(_seed_of(settings.seed, step, index))
+            torch.manual_seed(seed_of(settings.seed, step, index))
             # Divided by the tokens of all batches, so that each token counts the same.
             loss = self._loss(batch, settings.label_smoothing) / target_tokens
             loss.backward()
             total += loss.item()
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
+        length = norm.item()
+        if not math.isfinite(total) or not math.isfinite(length):
+            raise EdgewiseError(
+                f"update {step} is not made: its loss is {total}, the gradient's length {length}; "
+                "the last checkpoint is from before (a lower training.factor, a longer "
+                "training.warmup or training.clip may help)"
+            )
         if settings.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), settings.clip, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        return Update(step, total, rate, norm.item(), source_tokens, target_tokens)
+        return Update(step, total, rate, length, source_tokens, target_tokens)
 
     @torch.no_grad()
     def validate(self, batches: Batches) -> float:
@@ -132,8 +139,3 @@ def device_of(settings: TrainingSettings) -> torch.device:
     if settings.mixed_precision and device.type == "cpu":
         raise SettingError("training.mixed_precision is for GPUs; the device is the CPU")
     return device
-
-
-def _seed_of(seed: int, step: int, index: int) -> int:
-    digest = hashlib.sha256(f"{seed}/{step}/{index}".encode()).digest()
-    return int.from_bytes(digest[:8]) >> 1
