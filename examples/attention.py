@@ -164,7 +164,7 @@ def picture(model: Copier, symbols: Tensor, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("runs/attention"), help="folder of the picture")
+    parser.add_argument("--out", type=Path, default=Path("runs/attention"), help="of the picture")
     out = parser.parse_args().out
     agreement()
     speed()
