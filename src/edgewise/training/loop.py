@@ -1,5 +1,6 @@
 """A run from its first update, or from its last checkpoint, to its end."""
 
+import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -143,7 +144,7 @@ class _Loop:
     def _validate(self, metrics: Metrics, valid: Batches) -> None:
         progress = self.progress
         loss = self.trainer.validate(valid)
-        best = progress.best_loss is None or loss < progress.best_loss
+        best = loss < (math.inf if progress.best_loss is None else progress.best_loss)
         metrics.write("validation", progress.step, loss=loss)
         if best:
             progress.best_loss, progress.best_step = loss, progress.step

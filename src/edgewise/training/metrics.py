@@ -39,13 +39,17 @@ def read_metrics(run: Path) -> list[dict[str, float | str]]:
 
 
 def _cut_back(path: Path, step: int) -> None:
-    """Drop what was logged after the step that training goes on from, and a torn last line."""
+    """Drop what was logged after the step that training goes on from, and what is torn."""
     if not path.exists():
         return
     temporary = path.with_name(f".{path.name}")
-    with path.open(encoding="utf-8") as old, temporary.open("w", encoding="utf-8") as new:
+    with path.open("rb") as old, temporary.open("wb") as new:
         for line in old:
-            if not line.endswith("\n") or json.loads(line)["step"] > step:
+            try:
+                logged = int(json.loads(line)["step"])
+            except (ValueError, KeyError, TypeError):
+                break
+            if not line.endswith(b"\n") or logged > step:
                 break
             new.write(line)
         new.flush()
