@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgewise.errors import DataError, SettingError
 
-# A longer line is cut to this many bytes as it is read, so that no file can fill the memory.
+# Of a longer line no more than this and one block is held, so that no file can fill the memory.
 LONGEST_LINE = 1 << 20
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
