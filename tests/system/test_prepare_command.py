@@ -162,7 +162,7 @@ def test_a_process_of_its_own_fails_with_the_code_and_without_a_traceback(place:
             "--valid-source must have as many files as --valid-target; got 1 and 0",
         ),
         (["--source", "none.en", "--target", "a.de"], "there is no file none.en"),
-        (["--valid-source", ".", "--valid-target", "a.de"], ". must be a file"),
+        (["--valid-source", ".", "--valid-target", "a.de"], ". must be a plain or gzip file"),
         (["--source", "a.en:0", "--target", "a.de"], "columns count from 1; got a.en:0"),
         (
             ["--vocab", "a.en", "--vocab-size", "400"],
@@ -214,7 +214,7 @@ def test_a_vocabulary_too_large_exits_with_2_and_names_the_largest(prepare: Comm
     before = names()
     code, said = prepare("--vocab-size", "30000")
     assert code == 2
-    assert "--vocab-size 30000 is more than this corpus allows: at most " in said
+    assert "a vocabulary of 30000 pieces is more than this corpus allows" in said
     assert names() == before
     assert prepare("--vocab-size", said.split()[-1])[0] == 0
 
@@ -348,3 +348,20 @@ def test_generated_pairs_can_be_prepared(command: Command, prepare: Command, pla
     assert command("data", "generate", "--pairs", "250", "--out", "g")[0] == 0
     assert prepare("--on-bad", "error", source="g.en", target="g.de")[0] == 0
     assert len(Corpus(place / "out").train) == 250
+
+
+def test_generated_files_replace_others_only_if_asked(command: Command, place: Path) -> None:
+    arguments = ("data", "generate", "--pairs", "3", "--out", "a")
+    before = (place / "a.de").read_bytes()
+    assert command(*arguments) == (2, "edgewise: a.en exists already (--overwrite replaces it)\n")
+    assert (place / "a.de").read_bytes() == before
+    assert command(*arguments, "--overwrite")[0] == 0
+    assert (place / "a.de").read_bytes() != before
+
+
+def test_a_corpus_of_which_much_is_dropped_is_warned_of(prepare: Command, place: Path) -> None:
+    lines = (place / "a.de").read_bytes().splitlines(keepends=True)
+    (place / "a.de").write_bytes(b"".join([b"\xe4" + line for line in lines[:50]] + lines[50:]))
+    code, said = prepare()
+    assert code == 0
+    assert "warning: 12% of a.en was dropped; is it UTF-8" in said

@@ -18,6 +18,7 @@ from edgewise.data.corpus import Corpus
 from edgewise.data.prepare import Bitext, prepare
 from edgewise.data.text import TextFile
 from edgewise.decoding import Translator
+from edgewise.errors import ArgumentError
 
 STEPS = 5
 
@@ -368,7 +369,7 @@ def test_a_corpus_that_changed_is_refused(
     vocabulary = Corpus(config.with_name("corpus")).vocabulary
     other = make_corpus(tmp_path / "other", seed=8, vocab=vocabulary)
     said = refused(capsys, BAD_DATA, "train", config, "--out", copied, "--corpus", other)
-    assert said.startswith(f"{other} has changed since the run in {copied} began")
+    assert said.startswith(f"{other} is not the corpus that the run in {copied} began with")
 
 
 def test_the_same_corpus_may_lie_elsewhere(
@@ -486,16 +487,16 @@ def test_init_from_a_model_of_another_shape_names_the_parameter(
     arguments = ("--out", tmp_path / "run", "--init-from", trained / "last")
     said = refused(capsys, BAD_DATA, "train", config, *arguments, "--model.d-ff", "48")
     assert "decoder.0.feed_forward.inner.bias is [32] there and [48] in the model" in said
-    arguments = ("--out", tmp_path / "another", "--init-from", trained)
+    arguments = ("--out", tmp_path / "another", "--init-from", tmp_path)
     said = refused(capsys, BAD_DATA, "train", config, *arguments)
-    assert said == f"{trained} is not an edgewise model: it has no manifest.json"
+    assert said == f"{tmp_path} is not an edgewise model: it has no manifest.json"
 
 
 def test_an_init_from_that_is_refused_can_be_corrected(
     config: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("train", config, "--out", tmp_path / "run", "--training.steps", "1", "--init-from")
-    refused(capsys, BAD_DATA, *arguments, trained)
+    refused(capsys, USAGE, *arguments, trained)
     accepted(capsys, *arguments, trained / "last")
 
 
@@ -649,3 +650,46 @@ def test_a_run_that_was_copied_without_its_hidden_files_goes_on(
     (copied / ".edgewise-lock").unlink()
     said = accepted(capsys, "train", config, "--out", copied, "--training.steps", "6")
     assert f"going on after update {STEPS}" in said
+
+
+def test_a_copied_run_goes_on_and_not_the_original(
+    trained: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (trained / "metrics.jsonl").read_bytes()
+    accepted(capsys, "train", copied / "config.toml", "--training.steps", "6")
+    assert metrics(copied)[-1]["step"] == 6
+    assert (trained / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_goes_on_from_any_folder(
+    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copied.parent)
+    accepted(capsys, "train", "run/config.toml", "--training.steps", "6")
+    monkeypatch.chdir(copied)
+    accepted(capsys, "train", "config.toml", "--training.steps", "7")
+    assert metrics(copied)[-1]["step"] == 7
+
+
+def test_a_file_cannot_ask_for_overwriting(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "again.toml"
+    path.write_text("overwrite = true\n" + config.read_text())
+    said = refused(capsys, USAGE, "train", path, "--out", tmp_path / "run")
+    assert said == f"{path} sets overwrite, which can be given as --overwrite only"
+
+
+def test_a_run_given_as_a_model_is_told_where_its_models_are(
+    config: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--out", tmp_path / "run", "--init-from", trained)
+    said = refused(capsys, USAGE, "train", config, *where)
+    assert said == f"{trained} is a training run; its models are {trained}/best and {trained}/last"
+
+
+def test_one_string_is_not_translated_letter_by_letter(trained: Path) -> None:
+    translator = Translator.load(trained / "last")
+    with pytest.raises(ArgumentError, match=r"got one string: give \[text\]"):
+        translator.translate("a dog")
+    assert translator.translate(iter(["a dog"])) == translator.translate(["a dog"])

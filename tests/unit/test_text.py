@@ -209,7 +209,7 @@ def test_a_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="must be a file, since it is read more than once"):
+    with pytest.raises(SettingError, match="must be a plain or gzip file, no folder or pipe"):
         TextFile.parse(str(tmp_path))
 
 
@@ -228,3 +228,21 @@ def test_a_flipped_bit_in_a_gzip_is_found(tmp_path: Path) -> None:
     packed[len(packed) // 2] ^= 4
     with pytest.raises(DataError, match=r"a\.gz is damaged or cut off"):
         list(file(tmp_path / "a.gz", bytes(packed)).lines())
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [(b"PK\x03\x04", "a zip archive"), (b"BZh9", "bzip2"), ("\ufeffa".encode("utf-16"), "UTF-16")],
+)
+def test_what_is_no_text_is_named(start: bytes, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.en"
+    path.write_bytes(start + b"rest\n")
+    with pytest.raises(SettingError, match=f"it is {kind}: convert it first"):
+        TextFile.parse(str(path))
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.en"
+    path.write_bytes("\ufeffone\n\ufefftwo\n".encode())
+    assert list(TextFile(path).lines()) == [b"one", "\ufefftwo".encode()]
+    assert TextFile(path).count() == 2

@@ -135,7 +135,7 @@ def test_equal_texts_give_equal_vocabularies(learnt: Vocabulary) -> None:
 
 
 def test_a_size_that_is_too_large_names_the_largest_which_then_works() -> None:
-    with pytest.raises(SettingError, match="--vocab-size 30000 is more than this corpus") as error:
+    with pytest.raises(SettingError, match="of 30000 pieces is more than this corpus") as error:
         Vocabulary.train(LINES, 30000)
     found = re.search(r"at most (\d+)$", str(error.value))
     assert found is not None

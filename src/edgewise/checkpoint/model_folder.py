@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from edgewise.data.vocabulary import Vocabulary
-from edgewise.errors import DataError
+from edgewise.errors import DataError, SettingError
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
 from edgewise.storage import check, new_folder, read_json, seal, write_json
@@ -78,6 +78,10 @@ def write_model(
 
 def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Vocabulary]:
     """The parts of a model folder, every file checked against the manifest."""
+    if (folder / "last").is_dir():
+        raise SettingError(
+            f"{folder} is a training run; its models are {folder / 'best'} and {folder / 'last'}"
+        )
     check(folder, KIND, VERSION)
     config = read_json(folder / "config.json")
     vocabulary = Vocabulary.load(folder)

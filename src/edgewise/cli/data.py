@@ -1,8 +1,9 @@
 """edgewise data."""
 
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from edgewise.cli.console import say
 from edgewise.data.grammar import pairs
@@ -12,7 +13,13 @@ data = App(name="data", help="Corpora to train on.", help_format="markdown")
 
 
 @data.command
-def generate(*, pairs: int, out: Path, seed: int = 0) -> None:
+def generate(
+    *,
+    pairs: int,
+    out: Path,
+    seed: int = 0,
+    overwrite: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
     """Write the built-in corpus: English and German by a small grammar, as many pairs as you like.
 
     ```sh
@@ -27,7 +34,12 @@ def generate(*, pairs: int, out: Path, seed: int = 0) -> None:
         Beginning of the two files' names; `.en` and `.de` are added.
     seed
         Another seed, other sentences.
+    overwrite
+        Replace the files if they are there.
     """
+    for path in names(out):
+        if path.exists() and not overwrite:
+            raise SettingError(f"{path} exists already (--overwrite replaces it)")
     write(pairs, out, seed)
     say(f"{out}.en and {out}.de: {pairs:,} pairs")
 
@@ -37,9 +49,16 @@ def write(count: int, out: Path, seed: int) -> tuple[Path, Path]:
     if count < 1:
         raise SettingError(f"--pairs must be 1 or more; got {count}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    names = (Path(f"{out}.en"), Path(f"{out}.de"))
-    with names[0].open("w", encoding="utf-8") as en, names[1].open("w", encoding="utf-8") as de:
+    english_file, german_file = names(out)
+    with (
+        english_file.open("w", encoding="utf-8") as en,
+        german_file.open("w", encoding="utf-8") as de,
+    ):
         for english, german in pairs(count, seed):
             en.write(english + "\n")
             de.write(german + "\n")
-    return names
+    return english_file, german_file
+
+
+def names(out: Path) -> tuple[Path, Path]:
+    return Path(f"{out}.en"), Path(f"{out}.de")

@@ -26,6 +26,7 @@ app = App(
     name="edgewise",
     help="Relation-aware attention, and translation with it: from two text files to a model.",
     version=__version__,
+    suppress_keyboard_interrupt=False,  # we say so ourselves
     help_format="markdown",
 )
 app.command(prepare)

@@ -135,6 +135,12 @@ def show(report: dict[str, Any], out: Path) -> None:
         numbers += [part["source_tokens"], part["target_tokens"]]
         table.add_row(escape(f"{split}: {Path(part['source']).name}"), *(f"{n:,}" for n in numbers))
     console.print(table)
+    for _, part in parts:
+        if part["kept"] < 0.9 * part["pairs"]:
+            say(
+                f"warning: {1 - part['kept'] / part['pairs']:.0%} of {part['source']} was dropped; "
+                "is it UTF-8, and the other file its translation line by line?"
+            )
     say(
         f"{report['seconds']} s, {report['pairs_per_second']:,} pairs a second; the same as JSON: "
         f"{out / 'report.json'}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Parameter
-from cyclopts.config import Env, Toml
+from cyclopts.config import Dict, Env
 
 from edgewise.cli.console import say
 from edgewise.cli.names import PREFIX, unknown_variables
@@ -61,8 +61,12 @@ def settings_sources(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     if not path.is_file():
         raise SettingError(f"there is no configuration file {path} (configs/ has some)")
     try:
-        tomllib.loads(path.read_text("utf-8"))
+        settings = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{path} is not a TOML file: {error}") from None
-    source: Any = Toml(path, must_exist=True, use_commands_as_keys=False)
+    if "overwrite" in settings:
+        raise SettingError(f"{path} sets overwrite, which can be given as --overwrite only")
+    if path.name == "config.toml" and (path.parent / "run.json").is_file():
+        settings["out"] = str(path.parent)  # a run that was copied or moved goes on where it is
+    source: Any = Dict(settings, source=str(path), use_commands_as_keys=False)
     source(app, commands, arguments)

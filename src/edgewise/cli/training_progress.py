@@ -69,7 +69,7 @@ class TrainingProgress(Reporter):
         mark = ", the lowest so far" if best else ""
         say(
             f"update {step:,}: validation loss {loss:.4f} a token, "
-            f"perplexity {math.exp(min(loss, 700)):,.2f}{mark}"
+            f"perplexity {math.exp(min(loss, 700)):.4g}{mark}"
         )
 
     def warned(self, message: str) -> None:
@@ -77,10 +77,12 @@ class TrainingProgress(Reporter):
 
     def ended(self, settings: RunSettings, progress: RunProgress) -> None:
         """The last words of a run that came to its end."""
-        why = "done" if progress.step >= settings.training.steps else "no lower validation loss"
-        say(f"{why} after {progress.step:,} updates (--training.steps sets how many)")
+        if progress.step >= settings.training.steps:
+            say(f"done after {progress.step:,} updates (--training.steps sets how many)")
+        else:
+            say(f"no lower validation loss after {progress.step:,} updates (--training.patience)")
         if progress.best_loss is None:
-            say("no validation, hence no best model (--training.validate-every)")
+            say("no validation, hence no best model (training.validate_every; --valid-source)")
         else:
             say(
                 f"best model: {settings.out / 'best'}, validation loss {progress.best_loss:.4f} "

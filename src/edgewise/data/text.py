@@ -12,6 +12,15 @@ from edgewise.errors import DataError, SettingError
 LONGEST_LINE = 1 << 20
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_OTHERS = {
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class TextFile:
         count, last = 0, b"\n"
         for block in self._blocks():
             count += block.count(b"\n")
-            last = block[-1:]
+            last = block[-1:] or last
         return count + (last != b"\n")
 
     def _whole_lines(self) -> Iterator[bytes]:
@@ -72,6 +81,7 @@ class TextFile:
             packed = file.read(2) == _GZIP
         try:
             with gzip.open(self.path) if packed else self.path.open("rb") as file:
+                yield file.read(_BLOCK).removeprefix(_BOM)
                 while block := file.read(_BLOCK):
                     yield block
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -82,5 +92,12 @@ def _readable(path: Path) -> Path:
     if not path.exists():
         raise SettingError(f"there is no file {path}")
     if not path.is_file():
-        raise SettingError(f"{path} must be a file, since it is read more than once")
+        raise SettingError(f"{path} must be a plain or gzip file, no folder or pipe")
+    with path.open("rb") as file:
+        first = file.read(6)
+    for start, kind in _OTHERS.items():
+        if first.startswith(start):
+            raise SettingError(
+                f"{path} must be UTF-8 text, plain or gzip; it is {kind}: convert it first"
+            )
     return path

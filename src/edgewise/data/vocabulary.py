@@ -115,7 +115,8 @@ def _explained(message: str, size: int) -> Exception:
     """sentencepiece's complaint about a size, in our words."""
     if largest := re.search(r"too high.*<= (\d+)", message):
         return SettingError(
-            f"--vocab-size {size} is more than this corpus allows: at most {largest[1]}"
+            f"a vocabulary of {size} pieces is more than this corpus allows; --vocab-size may be "
+            f"at most {largest[1]}"
         )
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return SettingError(

@@ -1,6 +1,6 @@
 """A model folder that translates text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -9,6 +9,7 @@ from edgewise.checkpoint.model_folder import load_model
 from edgewise.data.batches import padded
 from edgewise.data.vocabulary import BEGIN, END, PAD, Vocabulary
 from edgewise.decoding.greedy import greedy
+from edgewise.errors import ArgumentError
 from edgewise.model.transformer import Transformer
 from edgewise.storage import read_json
 
@@ -28,8 +29,14 @@ class Translator:
         generation = read_json(Path(folder) / "generation_config.json")
         return cls(model, vocabulary, int(generation["extra_tokens"]))
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
+    def translate(self, texts: Iterable[str]) -> list[str]:
         """One translation for each text, in order; an empty text stays empty."""
+        if isinstance(texts, str):
+            raise ArgumentError("texts must be a list of strings; got one string: give [text]")
+        texts = list(texts)
+        for text in texts:
+            if not isinstance(text, str):
+                raise ArgumentError(f"texts must be strings; got {type(text).__name__}")
         tokens = self.vocabulary.encode(texts)
         results = [""] * len(texts)
         order = sorted(

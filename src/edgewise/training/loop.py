@@ -43,6 +43,7 @@ def train(
 ) -> Progress:
     """Train until the last step, or until validation stops getting better."""
     reporter = reporter or Reporter()
+    settings = settings.resolved()
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     corpus = Corpus(settings.corpus)

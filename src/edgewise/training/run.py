@@ -84,8 +84,8 @@ def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
         )
     if about["corpus"] != corpus.digest:
         raise DataError(
-            f"{corpus.folder} has changed since the run in {folder} began (restore it, or start "
-            "afresh with --overwrite or another --out)"
+            f"{corpus.folder} is not the corpus that the run in {folder} began with, or has "
+            "changed since (restore it, or start afresh with --overwrite or another --out)"
         )
     try:
         before = RunSettings.read(folder / "config.toml").flat()
@@ -93,7 +93,7 @@ def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
         raise DataError(f"{folder / 'config.toml'} is damaged: {error}") from None
     now = settings.flat()
     changed = [
-        f"{name} was {before[name]}, is {now[name]}"
+        f"{name} was {_shown(before[name])}, is {_shown(now[name])}"
         for name in now
         if before[name] != now[name] and name not in CHANGEABLE | {"out", "corpus"}
     ]
@@ -102,6 +102,10 @@ def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
             f"the run in {folder} was begun with other settings: {'; '.join(changed)} "
             "(set them back, or start afresh with --overwrite or another --out)"
         )
+
+
+def _shown(value: object) -> object:
+    return "none" if value is None else value
 
 
 def _remove(path: Path) -> None:

@@ -36,7 +36,9 @@ class TrainingSettings(Settings):
         5, ge=2, description="Checkpoints kept, for averaging, and in case the newest is damaged."
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")
-    threads: int | None = Field(None, ge=1, description="CPU threads; none: PyTorch's choice.")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads; none: PyTorch's choice."
+    )
     mixed_precision: bool = Field(False, description="bfloat16 where it is safe; GPUs only.")
     compile: bool = Field(False, description="torch.compile: slow to start, faster on GPUs.")
 
@@ -67,6 +69,11 @@ class RunSettings(Settings):
             return cls(**tomllib.loads(path.read_text("utf-8")))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingError(f"{path} is not a TOML file: {error}") from None
+
+    def resolved(self) -> "RunSettings":
+        """The same with paths that hold wherever the run is continued from."""
+        init_from = None if self.init_from is None else self.init_from.absolute()
+        return self.model_copy(update={"corpus": self.corpus.absolute(), "init_from": init_from})
 
     def flat(self) -> dict[str, object]:
         """Each setting by its dotted name."""
