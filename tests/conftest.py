@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 from hypothesis import settings
 from torch import Tensor
@@ -13,6 +14,16 @@ from edgewise.attention import functional
 # One profile: the same cases each time, so that a failure can be seen again.
 settings.register_profile("edgewise", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("edgewise")
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors of small models are only slowed down by more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
 
 PATHS = ("by label", "by diagonal", "blockwise")
 

@@ -272,6 +272,17 @@ def test_a_folder_of_something_else_is_left_alone(
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.png"]
 
 
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]], ids=["", "overwrite"])
+def test_a_folder_of_another_program_with_a_config_toml_is_left_alone(
+    overwrite: list[str], config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site" / "best").mkdir(parents=True)
+    (tmp_path / "site" / "config.toml").write_text("title = 'mine'")
+    said = refused(capsys, USAGE, "train", config, "--out", tmp_path / "site", *overwrite)
+    assert said.startswith(f"{tmp_path / 'site'} exists and is not a training run")
+    assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["best", "config.toml"]
+
+
 @pytest.mark.parametrize(
     "left",
     [[".edgewise-lock"], [".edgewise-lock", "run.json"], [".edgewise-lock", ".run.json.new-7"]],

@@ -2,7 +2,6 @@
 
 import math
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,7 @@ POSITIONS: dict[str, dict[str, Any]] = {
 WITHOUT_ORDER = ("one label", "none")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors this small are only slowed down by more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def settings_of(**changes: Any) -> ModelSettings:

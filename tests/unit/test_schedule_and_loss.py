@@ -3,7 +3,6 @@
 import copy
 import math
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +27,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 VOCABULARY = 17
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # The learning rate.

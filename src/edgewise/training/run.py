@@ -33,7 +33,8 @@ PACKAGES = ("edgewise", "torch", "numpy", "sentencepiece", "safetensors")
 def run_folder(settings: RunSettings, corpus: Corpus, *, overwrite: bool) -> Iterator[Path]:
     """The folder, new or continued, ours alone until the end."""
     folder = settings.out
-    ours = is_run(folder) or (folder / LOCK).exists()
+    # Other programs have a config.toml too; a run that was copied may lack its hidden lock.
+    ours = (folder / LOCK).exists() or (is_run(folder) and (folder / "run.json").exists())
     if folder.exists() and any(folder.iterdir()) and not ours:
         raise SettingError(
             f"{folder} exists and is not a training run: choose another --out, or remove it"

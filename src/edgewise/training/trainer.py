@@ -131,7 +131,7 @@ def device_of(settings: TrainingSettings) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise SettingError(
             f"training.device must be auto, cpu, or a GPU of this machine such as cuda:0; got "
             f"{settings.device!r}: {str(error).splitlines()[0]}"
