@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 
 from edgewise import RelationAttention, RelativePositions
 from edgewise.attention import reference
+from edgewise.model.dropout import Dropout
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer, sinusoids
@@ -400,7 +401,7 @@ def test_dropout_acts_on_embeddings_and_on_the_output_of_each_sublayer() -> None
     model = model_of(dropout=0.3).train()
     seen: dict[str, Tensor] = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, Dropout):
             module.register_forward_hook(lambda m, x, y, name=name: seen.update({name: y == 0}))
     model(tokens(5, 7), None, tokens(5, 6))
     sublayers = [

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from edgewise.attention import RelationAttention, relation_attention
+from edgewise.model.dropout import Dropout
 from edgewise.model.settings import ModelSettings
 
 
@@ -59,7 +60,7 @@ class Residual(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(settings.d_model)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.before = settings.norm == "pre"
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

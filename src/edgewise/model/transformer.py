@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from edgewise.attention import RelationAttention
+from edgewise.model.dropout import Dropout
 from edgewise.model.layers import DecoderLayer, EncoderLayer
 from edgewise.model.settings import ModelSettings
 
@@ -30,7 +31,7 @@ class Transformer(nn.Module):
         # With the norm before each sublayer, nothing else would normalise the sum of them all.
         last = (lambda: nn.LayerNorm(settings.d_model)) if settings.norm == "pre" else nn.Identity
         self.encoder_norm, self.decoder_norm = last(), last()
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self,
@@ -39,7 +40,16 @@ class Transformer(nn.Module):
         target: Int[Tensor, "batch n_target"],
     ) -> Float[Tensor, "batch n_target vocabulary"]:
         """Logits of each next target token. mask: True = token; None where there is no padding."""
-        return self.logits(self.decode(target, self.encode(source, mask), mask))
+        return self.logits(self.states(source, mask, target))
+
+    def states(
+        self,
+        source: Int[Tensor, "batch n_source"],
+        mask: Bool[Tensor, "batch n_source"] | None,
+        target: Int[Tensor, "batch n_target"],
+    ) -> Float[Tensor, "batch n_target d_model"]:
+        """What the logits are made of: `summed_loss` never holds them all."""
+        return self.decode(target, self.encode(source, mask), mask)
 
     def encode(
         self,
