@@ -203,7 +203,7 @@ def test_updates_go_on_over_the_epochs_without_losing_or_repeating_a_batch(
     taken = []
     for pairs, position in updates(batches, Position(), size):
         assert len(pairs) == size
-        taken += [batch.tolist() for batch in pairs]
+        taken += [batch.tolist() for batch in pairs.values()]
         before = sum(len(batches.epoch(number)) for number in range(position.epoch))
         assert len(taken) == before + position.index
         if len(taken) > len(expected) - size:
@@ -218,7 +218,9 @@ def test_training_goes_on_the_same_from_any_position(root: Path, size: int) -> N
 
     def taken(start: Position, count: int) -> list[tuple[list[list[int]], Position]]:
         found = islice(updates(Batches(split, 128, 3), start, size), count)
-        return [([batch.tolist() for batch in pairs], position) for pairs, position in found]
+        return [
+            ([batch.tolist() for batch in pairs.values()], position) for pairs, position in found
+        ]
 
     whole = taken(Position(), 20)
     assert whole[-1][1].epoch >= 2
@@ -230,7 +232,9 @@ def test_the_end_of_an_epoch_is_the_beginning_of_the_next(root: Path) -> None:
     batches = Batches(of_lengths(root, *like_multi30k(40)), 128, 3)
     end = Position(1, len(batches.epoch(1)))
     for start in (end, Position(2, 0)):
-        (first,), position = next(updates(batches, start, 1))
+        taken, position = next(updates(batches, start, 1))
+        ((at, first),) = taken.items()
+        assert at == Position(2, 0)
         np.testing.assert_array_equal(first, batches.epoch(2)[0])
         assert position == Position(2, 1)
 

@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from edgewise.data.batches import Batch, Batches, padded
 from edgewise.data.corpus import Corpus
 from edgewise.data.prepare import Bitext, prepare
 from edgewise.data.text import TextFile
 from edgewise.data.vocabulary import BEGIN, END, PAD
+from edgewise.errors import EdgewiseError
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
+from edgewise.training import loss
 from edgewise.training.loss import summed_loss
 from edgewise.training.schedule import learning_rate
 from edgewise.training.settings import RunSettings, TrainingSettings
@@ -68,7 +71,7 @@ def test_the_recipe_of_multi30k_has_its_peak_of_0_005() -> None:
     assert rate == pytest.approx(0.005, rel=1e-6)
 
 
-# The loss. It is computed in single precision whatever comes: hence the tolerances.
+# The loss.
 
 
 def example(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -98,11 +101,16 @@ def by_hand(logits: Tensor, target: Tensor, smoothing: float) -> tuple[float, Te
     return loss, gradient
 
 
+def loss_by_logits(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The states are the logits where the table is the identity."""
+    return summed_loss(logits, torch.eye(logits.shape[-1]).to(logits), target, smoothing)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.45])
 def test_the_loss_and_its_gradient_are_those_of_the_formula(smoothing: float) -> None:
     logits, target = example()
     logits.requires_grad_()
-    loss = summed_loss(logits, target, smoothing)
+    loss = loss_by_logits(logits, target, smoothing)
     loss.backward()
     expected, gradient = by_hand(logits.detach(), target, smoothing)
     assert loss.item() == pytest.approx(expected, rel=1e-6)
@@ -113,28 +121,96 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(smoothing: float) ->
 def test_padding_adds_nothing_to_loss_or_gradient() -> None:
     logits, target = example()
     logits.requires_grad_()
-    summed_loss(logits, target, 0.1).backward()
+    loss_by_logits(logits, target, 0.1).backward()
     assert logits.grad is not None
     assert not logits.grad[target == PAD].any()
     assert logits.grad[target != PAD].any(-1).all()
     longer = torch.cat((logits.detach(), torch.full((3, 2, 7), 50.0)), dim=1)
     padding = torch.full((3, 2), PAD)
-    same = summed_loss(longer, torch.cat((target, padding), dim=1), 0.1)
-    torch.testing.assert_close(same, summed_loss(logits.detach(), target, 0.1))
+    same = loss_by_logits(longer, torch.cat((target, padding), dim=1), 0.1)
+    torch.testing.assert_close(same, loss_by_logits(logits.detach(), target, 0.1))
 
 
 def test_without_smoothing_it_is_the_negative_log_likelihood() -> None:
     logits, target = example()
     log = logits.log_softmax(-1).gather(-1, target[..., None])[..., 0]
     expected = -log[target != PAD].sum()
-    torch.testing.assert_close(summed_loss(logits, target).double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(loss_by_logits(logits, target).double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [1, 4, 100])
+def test_in_slices_it_is_pytorch_s_loss_of_all_logits_with_the_same_gradients(
+    rows: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces, width = 11, 5
+    monkeypatch.setattr(loss, "SLICE", rows * pieces)
+    random = torch.Generator().manual_seed(2)
+    shapes = ((3, 7, width), (pieces, width))
+    leaves = [
+        (3 * torch.randn(shape, dtype=torch.float64, generator=random)).requires_grad_()
+        for shape in shapes
+    ]
+    target = torch.randint(0, pieces, (3, 7), generator=random)
+    target[1, 4:] = PAD
+
+    def expected(states: Tensor, table: Tensor) -> Tensor:
+        return cross_entropy(
+            *((states @ table.T).flatten(0, 1), target.flatten()),
+            ignore_index=PAD,
+            label_smoothing=smoothing,
+            reduction="sum",
+        )
+
+    values = []
+    for function in (lambda *x: summed_loss(*x, target, smoothing), expected):
+        value = function(*leaves)
+        # As it is used: divided, and its embeddings used elsewhere as well.
+        whole = value / 3 + leaves[1].square().sum()
+        values.append((value, *torch.autograd.grad(whole, leaves)))
+    for actual, wanted in zip(*values, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        without = summed_loss(*leaves, target, smoothing)
+    torch.testing.assert_close(without, values[0][0], rtol=1e-12, atol=0)
+
+
+def test_a_probability_too_small_for_a_float_still_has_its_logarithm() -> None:
+    logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0, -900.0, 700.0]]])
+    loss = loss_by_logits(logits, torch.tensor([[4]]))
+    assert loss.item() == pytest.approx(1600.0)
+
+
+def test_the_gradient_can_be_taken_once() -> None:
+    logits, target = example()
+    value = loss_by_logits(logits.requires_grad_(), target)
+    value.backward(retain_graph=True)
+    with pytest.raises(EdgewiseError, match="differentiated already"):
+        value.backward()
+
+
+def test_under_autocast_products_are_half_and_the_loss_is_single() -> None:
+    random = torch.Generator().manual_seed(1)
+    states, table = (torch.randn(size, generator=random) for size in ((2, 9, 16), (50, 16)))
+    target = torch.randint(1, 50, (2, 9), generator=random)
+    leaves = [states.requires_grad_(), table.requires_grad_()]
+    expected = torch.autograd.grad(summed_loss(*leaves, target, 0.1), leaves)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = summed_loss(*leaves, target, 0.1)
+    assert loss.dtype == torch.float32
+    exact = summed_loss(*leaves, target, 0.1)
+    assert loss != exact
+    torch.testing.assert_close(loss, exact, rtol=2**-8, atol=0)
+    for actual, wanted in zip(torch.autograd.grad(loss, leaves), expected, strict=True):
+        assert actual.dtype == torch.float32
+        assert (actual - wanted).norm() < 2**-6 * wanted.norm()
 
 
 def test_the_loss_of_low_precision_logits_is_summed_in_single_precision() -> None:
     logits, target = example()
-    loss = summed_loss(logits.bfloat16(), target, 0.1)
+    loss = loss_by_logits(logits.bfloat16(), target, 0.1)
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, summed_loss(logits.bfloat16().float(), target, 0.1))
+    torch.testing.assert_close(loss, loss_by_logits(logits.bfloat16().float(), target, 0.1))
 
 
 # An update.
@@ -170,7 +246,8 @@ def loss_of(model: Transformer, batch: Batch, smoothing: float) -> Tensor:
     source, target_input, target = map(
         torch.from_numpy, (batch.source, batch.target_input, batch.target)
     )
-    return summed_loss(model(source, source != PAD, target_input), target, smoothing)
+    states = model.states(source, source != PAD, target_input)
+    return summed_loss(states, model.embedding.weight, target, smoothing)
 
 
 def gradients_of(model: Transformer) -> dict[str, Tensor]:

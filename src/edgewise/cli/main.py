@@ -18,7 +18,7 @@ from edgewise.cli.names import explain_settings
 from edgewise.cli.prepare import prepare
 from edgewise.cli.train import settings_sources, train
 from edgewise.errors import DataError, EdgewiseError, SettingError
-from edgewise.training.signals import InterruptedRunError
+from edgewise.training.errors import ElsewhereError, InterruptedRunError
 
 FAILURE, USAGE, BAD_DATA, INPUT_OUTPUT, INTERRUPTED, TERMINATED = 1, 2, 65, 74, 130, 143
 
@@ -57,14 +57,10 @@ def run(arguments: list[str]) -> int:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, ValidationError) as error:
         return _failed(explain_settings(error), USAGE)
-    except SettingError as error:
-        return _failed(str(error), USAGE)
-    except DataError as error:
-        return _failed(str(error), BAD_DATA)
-    except InterruptedRunError as error:
-        return _failed(str(error), 128 + error.number)
+    except ElsewhereError as error:
+        return _code(error.cause)
     except EdgewiseError as error:
-        return _failed(str(error), FAILURE)
+        return _failed(str(error), _code(error))
     except KeyboardInterrupt:
         return _failed("interrupted", INTERRUPTED)
     except Terminated:
@@ -79,6 +75,17 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def _code(error: Exception | None) -> int:
+    """What a refusal of ours exits with."""
+    if isinstance(error, InterruptedRunError):
+        return 128 + error.number
+    if isinstance(error, SettingError):
+        return USAGE
+    return BAD_DATA if isinstance(error, DataError) else FAILURE
+
+
 def _failed(message: str, code: int) -> int:
-    say(f"[bold red]edgewise:[/] {escape(message)}", markup=True)
+    rank = os.environ.get("RANK", "0")  # torchrun's
+    where = "" if rank == "0" else f"rank {rank}: "
+    say(f"[bold red]edgewise:[/] {escape(where + message)}", markup=True)
     return code

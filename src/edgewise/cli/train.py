@@ -41,7 +41,13 @@ def train(
     """
     from edgewise.cli.training_progress import TrainingProgress
     from edgewise.training.loop import train as run
+    from edgewise.training.memory import keep_freed_memory
+    from edgewise.training.ranks import Ranks
 
+    keep_freed_memory()
+    if not Ranks.of_environment().is_first:
+        run(settings, overwrite=overwrite)
+        return
     say(f"reading {settings.corpus}")
     with TrainingProgress(settings.training.steps) as reporter:
         progress = run(settings, overwrite=overwrite, reporter=reporter)

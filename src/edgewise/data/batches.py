@@ -86,10 +86,14 @@ class Batches:
         target_input[:, 1:] = np.where(target[:, :-1] == END, PAD, target[:, :-1])
         return Batch(source, target_input, target)
 
+    def tokens(self, pairs: Indices) -> tuple[int, int]:
+        """Source and target tokens of these pairs, each end included."""
+        return int(self._source[pairs].sum()), int(self._target[pairs].sum())
+
     def fill(self, number: int) -> float:
         """The part of an epoch's batches that is tokens, not padding."""
         epoch = self.epoch(number)
-        tokens = int(self._source[epoch.order].sum() + self._target[epoch.order].sum())
+        tokens = sum(self.tokens(epoch.order))
         rows = np.diff(epoch.bounds)
         starts = epoch.bounds[:-1]
         longest_source = np.maximum.reduceat(self._source[epoch.order], starts)
@@ -153,16 +157,16 @@ class Position:
 
 def updates(
     batches: Batches, start: Position, size: int
-) -> Iterator[tuple[list[Indices], Position]]:
+) -> Iterator[tuple[dict[Position, Indices], Position]]:
     """For each update `size` batches, on and on over the epochs, and the position after it."""
     position = start
     while True:
-        taken: list[Indices] = []
+        taken: dict[Position, Indices] = {}
         while len(taken) < size:
             epoch = batches.epoch(position.epoch)
             if position.index == len(epoch):
                 position = Position(position.epoch + 1, 0)
                 continue
-            taken.append(epoch[position.index])
+            taken[position] = epoch[position.index]
             position = Position(position.epoch, position.index + 1)
         yield taken, position

@@ -2,25 +2,28 @@
 
 import math
 import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from edgewise.checkpoint.checkpoints import Checkpoints
+from edgewise.checkpoint.checkpoints import Checkpoints, Saved
 from edgewise.checkpoint.model_folder import read_model, set_weights, weights
-from edgewise.data.batches import Batches, Position, updates
+from edgewise.data.batches import Batches, Indices, Position, updates
 from edgewise.data.corpus import Corpus
-from edgewise.errors import DataError, SettingError
+from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.model.initial import initialise
 from edgewise.model.transformer import Transformer
+from edgewise.training.errors import InterruptedRunError, NotFiniteError
 from edgewise.training.metrics import Metrics
+from edgewise.training.ranks import Ranks
 from edgewise.training.reporter import Reporter
 from edgewise.training.run import is_run, note_start, run_folder
 from edgewise.training.settings import RunSettings
-from edgewise.training.signals import InterruptedRunError, stop_signals
-from edgewise.training.trainer import Trainer, Update
+from edgewise.training.signals import stop_signals
+from edgewise.training.trainer import Trainer, Update, Whole, device_of
 
 
 @dataclass
@@ -41,25 +44,64 @@ class Progress:
 def train(
     settings: RunSettings, *, overwrite: bool = False, reporter: Reporter | None = None
 ) -> Progress:
-    """Train until the last step, or until validation stops getting better."""
-    reporter = reporter or Reporter()
+    """Train until the last step, or until validation stops getting better.
+
+    Under torchrun the processes train together; rank 0 alone writes and reports.
+    """
     settings = settings.resolved()
+    ranks = Ranks.of_environment()
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
-    corpus = Corpus(settings.corpus)
-    # What cannot be is refused before anything is written or, by overwrite, removed.
-    batches = Batches(corpus.train, settings.training.batch_tokens, settings.training.seed)
-    model = Transformer(settings.model, corpus.vocabulary.size)
-    if settings.init_from is not None and (overwrite or not is_run(settings.out)):
-        set_first_weights(model, settings, corpus)
-    trainer = Trainer(model, settings.training)
-    if settings.training.patience is not None and corpus.valid is None:
+    if reporter is None or not ranks.is_first:
+        reporter = Reporter()
+    # Started anew by torchrun, a run goes on from its last checkpoint, whatever was asked for.
+    overwrite = overwrite and not ranks.restarts
+    with ExitStack() as stack:
+        stack.enter_context(ranks.joined(device_of(settings.training, ranks)))
+        with ranks.together():
+            # What cannot be is refused before anything is written or, by overwrite, removed.
+            corpus = Corpus(settings.corpus)
+            batches = Batches(corpus.train, settings.training.batch_tokens, settings.training.seed)
+            model = Transformer(settings.model, corpus.vocabulary.size)
+            require_fit(settings, corpus, ranks)
+            if settings.init_from is not None and (overwrite or not is_run(settings.out)):
+                set_first_weights(model, settings, corpus)
+        digest = ranks.told(corpus.digest)
+        with ranks.together():
+            if digest != corpus.digest:
+                raise DataError(
+                    f"{corpus.folder} on rank {ranks.rank} is another corpus than on rank 0 "
+                    "(give all machines the same files)"
+                )
+            checkpoints = saved = None
+            if ranks.is_first:
+                folder = stack.enter_context(run_folder(settings, corpus, overwrite=overwrite))
+                checkpoints = Checkpoints(folder, settings.model, corpus.vocabulary)
+                saved = checkpoints.load_last(reporter.warned)
+                if saved is None:  # also of a run that was stopped before its first checkpoint
+                    set_first_weights(model, settings, corpus)
+                else:
+                    set_weights(model, saved.weights, str(folder))
+        trainer = Trainer(model, settings.training, ranks)
+        loop = _Loop(settings, corpus, batches, trainer, checkpoints, reporter)
+        loop.resume(saved)
+        return loop.run()
+
+
+def require_fit(settings: RunSettings, corpus: Corpus, ranks: Ranks) -> None:
+    """Raise SettingError where the settings ask for what corpus or ranks cannot give."""
+    options = settings.training
+    if options.batches < ranks.size:
+        raise SettingError(
+            f"training.batches must be at least the number of ranks, {ranks.size}, so that each "
+            f"has a batch of an update; got {options.batches} (start fewer ranks, or set more "
+            "training.batches of fewer training.batch_tokens, with the same product)"
+        )
+    if options.patience is not None and corpus.valid is None:
         raise SettingError(
             f"training.patience needs validation, and {corpus.folder} has no pairs for it "
             "(prepare it with --valid-source and --valid-target)"
         )
-    with run_folder(settings, corpus, overwrite=overwrite) as folder:
-        return _Loop(settings, corpus, batches, trainer, folder, reporter).run()
 
 
 def set_first_weights(model: Transformer, settings: RunSettings, corpus: Corpus) -> None:
@@ -84,21 +126,24 @@ class _Loop:
         corpus: Corpus,
         batches: Batches,
         trainer: Trainer,
-        folder: Path,
+        checkpoints: Checkpoints | None,  # of rank 0 alone
         reporter: Reporter,
     ) -> None:
         self.settings, self.options, self.reporter = settings, settings.training, reporter
-        self.batches, self.trainer, self.folder = batches, trainer, folder
+        self.batches, self.trainer, self.ranks = batches, trainer, trainer.ranks
         self.valid = _validation(corpus, self.options.batch_tokens)
-        self.checkpoints = Checkpoints(folder, settings.model, corpus.vocabulary)
+        self.checkpoints = checkpoints
+        self.metrics: Metrics | None = None  # of rank 0 alone, too
         self.progress = Progress()
-        saved = self.checkpoints.load_last(reporter.warned)
+
+    def resume(self, saved: Saved | None) -> None:
+        """Start all ranks from what rank 0 has loaded; the weights are in its model already."""
         if saved is not None:
-            set_weights(trainer.model, saved.weights, str(folder))
-            trainer.restore_optimizer(saved.optimizer)
-            self.progress = Progress.of(saved.progress)
-        else:  # also of a run that was stopped before its first checkpoint
-            set_first_weights(trainer.model, settings, corpus)
+            self.trainer.restore_optimizer(saved.optimizer)
+        told = self.ranks.told(None if saved is None else saved.progress)
+        self.trainer.spread(begun=told is not None)
+        if told is not None:
+            self.progress = Progress.of(told)
 
     def run(self) -> Progress:
         progress, options = self.progress, self.options
@@ -107,52 +152,62 @@ class _Loop:
         self.reporter.started(self.settings, progress.step, parameters, fill)
         if self._ended():
             return progress
-        note_start(self.folder, progress.step)
-        metrics = Metrics(self.folder, progress.step)
-        saved_at = time.monotonic()
-        try:
-            with stop_signals() as stop:
-                for pairs, position in updates(self.batches, progress.position, options.batches):
-                    began = time.monotonic()
-                    batches = [self.batches.batch(index) for index in pairs]
-                    update = self.trainer.update(progress.step + 1, batches)
-                    progress.step, progress.position = update.step, position
-                    seconds = time.monotonic() - began
-                    self._log(metrics, update, position.epoch, seconds)
-                    self.reporter.updated(update, position.epoch, seconds)
-                    if self.valid is not None and progress.step % options.validate_every == 0:
-                        self._validate(metrics, self.valid)
-                    ended, signal = self._ended(), stop.number
-                    if self._save_is_due(time.monotonic() - saved_at) or ended or signal:
-                        metrics.flush()
-                        self._save()
-                        saved_at = time.monotonic()
-                    if ended:
-                        return progress
-                    if signal:
-                        raise InterruptedRunError(signal, progress.step)
-        finally:
-            metrics.close()
+        with ExitStack() as stack:
+            if self.ranks.is_first:
+                note_start(self.settings.out, progress.step, self.ranks.size)
+                self.metrics = Metrics(self.settings.out, progress.step)
+                stack.callback(self.metrics.close)
+            stop = stack.enter_context(stop_signals(patient=self.ranks.launched))
+            saved_at = time.monotonic()
+            for taken, position in updates(self.batches, progress.position, options.batches):
+                self._update(taken, position)
+                if self.valid is not None and progress.step % options.validate_every == 0:
+                    self._validate(self.valid)
+                ended, signal = self._ended(), self.ranks.highest(stop.number)
+                if self._save_is_due(time.monotonic() - saved_at) or ended or signal:
+                    self._save()
+                    saved_at = time.monotonic()
+                if ended:
+                    return progress
+                if signal:
+                    raise self.ranks.agreed(InterruptedRunError(signal, progress.step))
         raise AssertionError("updates never end")
 
-    def _log(self, metrics: Metrics, update: Update, epoch: int, seconds: float) -> None:
+    def _update(self, taken: Mapping[Position, Indices], position: Position) -> None:
+        progress, began = self.progress, time.monotonic()
+        mine = list(taken.values())[self.ranks.rank :: self.ranks.size]
+        batches = [self.batches.batch(pairs) for pairs in mine]
+        tokens = [self.batches.tokens(pairs) for pairs in taken.values()]
+        whole = Whole(len(taken), *map(sum, zip(*tokens, strict=True)))
+        try:
+            update = self.trainer.update(progress.step + 1, batches, whole)
+        except NotFiniteError as error:
+            raise self.ranks.agreed(_not_finite(error, progress.step + 1, taken)) from None
+        progress.step, progress.position = update.step, position
+        seconds = time.monotonic() - began
+        self._log(update, position.epoch, seconds)
+        self.reporter.updated(update, position.epoch, seconds)
+
+    def _log(self, update: Update, epoch: int, seconds: float) -> None:
+        if self.metrics is None:
+            return
         values = asdict(update)
         step = values.pop("step")
         tokens = update.source_tokens + update.target_tokens
         speed = {"seconds": round(seconds, 4), "tokens_per_second": round(tokens / seconds)}
-        metrics.write("update", step, epoch=epoch, **values, **speed)
+        self.metrics.write("update", step, epoch=epoch, **values, **speed)
 
-    def _validate(self, metrics: Metrics, valid: Batches) -> None:
+    def _validate(self, valid: Batches) -> None:
         progress = self.progress
         loss = self.trainer.validate(valid)
         best = loss < (math.inf if progress.best_loss is None else progress.best_loss)
-        metrics.write("validation", progress.step, loss=loss)
         if best:
             progress.best_loss, progress.best_step = loss, progress.step
-            progress.without_gain = 0
+        progress.without_gain = 0 if best else progress.without_gain + 1
+        if self.metrics is not None:
+            self.metrics.write("validation", progress.step, loss=loss)
+        if self.checkpoints is not None and best:
             self.checkpoints.save_best(progress.step, weights(self.trainer.model), loss)
-        else:
-            progress.without_gain += 1
         self.reporter.validated(progress.step, loss, best=best)
 
     def _save_is_due(self, seconds: float) -> bool:
@@ -161,6 +216,9 @@ class _Loop:
         return by_step or (minutes is not None and seconds >= 60 * minutes)
 
     def _save(self) -> None:
+        if self.checkpoints is None or self.metrics is None:
+            return
+        self.metrics.flush()
         self.checkpoints.save(
             self.progress.step,
             weights(self.trainer.model),
@@ -173,6 +231,32 @@ class _Loop:
         patience = self.options.patience
         tired = patience is not None and self.progress.without_gain >= patience
         return self.progress.step >= self.options.steps or tired
+
+
+def _not_finite(
+    error: NotFiniteError, step: int, taken: Mapping[Position, Indices]
+) -> EdgewiseError:
+    """Which batch it was, and what may help."""
+    wrong = [
+        f"batch {where.index + 1} of epoch {where.epoch + 1} (pairs {_some(pairs)} of the corpus) "
+        f"has a loss of {loss}"
+        for (where, pairs), loss in zip(taken.items(), error.losses, strict=True)
+        if not math.isfinite(loss)
+    ]
+    where = list(taken)
+    wrong = wrong or [
+        f"the gradient of the {len(where)} batches from {where[0].index + 1} of epoch "
+        f"{where[0].epoch + 1} has a length of {error.gradient_norm}"
+    ]
+    return EdgewiseError(
+        f"update {step} is not made: {'; '.join(wrong)}; the last checkpoint is from before (a "
+        "lower training.factor, a longer training.warmup or training.clip may help)"
+    )
+
+
+def _some(pairs: Indices) -> str:
+    more = ", …" if len(pairs) > 5 else ""
+    return ", ".join(str(pair + 1) for pair in pairs[:5]) + more
 
 
 def _validation(corpus: Corpus, limit: int) -> Batches | None:

@@ -58,7 +58,7 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.toml").exists()
 
 
-def note_start(folder: Path, step: int) -> None:
+def note_start(folder: Path, step: int, ranks: int) -> None:
     """Add to run.json with what training goes on from this step."""
     about = read_json(folder / "run.json")
     about["starts"].append(
@@ -66,6 +66,7 @@ def note_start(folder: Path, step: int) -> None:
             "step": step,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
+            "ranks": ranks,
             "threads": torch.get_num_threads(),
             **{package: version(package) for package in PACKAGES},
         }

@@ -1,22 +1,13 @@
-"""SIGTERM and SIGINT end a run between two updates, after saving; a second one at once."""
+"""SIGTERM and SIGINT end a run between two updates, after saving; a second one at once.
+
+Under torchrun the same signal may come twice, from whoever sent it and from torchrun: there a
+second one is not heard. (torchrun itself kills after half a minute.)
+"""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-from edgewise.errors import EdgewiseError
-
-
-class InterruptedRunError(EdgewiseError):
-    """A signal ended the run; everything up to its last update is saved."""
-
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(
-            f"stopped by {signal.Signals(number).name} after update {step}, which is saved; the "
-            "same command goes on from there"
-        )
-        self.number = number
 
 
 class Stop:
@@ -26,12 +17,14 @@ class Stop:
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """Catch the two signals for as long as it lasts."""
+def stop_signals(*, patient: bool = False) -> Iterator[Stop]:
+    """Catch the two signals for as long as it lasts; if patient, also the second."""
     stop = Stop()
 
     def received(number: int, frame: FrameType | None) -> None:
-        stop.number = number
+        stop.number = stop.number or number
+        if patient:
+            return
         for each, handler in before.items():  # a second one is not caught
             signal.signal(each, handler)
 

@@ -1,4 +1,4 @@
-"""One update: gradients of several batches, added up, and a step of Adam."""
+"""One update: gradients of several batches, added up over all ranks, and a step of Adam."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,9 @@ from edgewise.data.vocabulary import PAD
 from edgewise.errors import EdgewiseError, SettingError
 from edgewise.model.initial import seed_of
 from edgewise.model.transformer import Transformer
+from edgewise.training.errors import NotFiniteError
 from edgewise.training.loss import summed_loss
+from edgewise.training.ranks import Ranks
 from edgewise.training.schedule import learning_rate
 from edgewise.training.settings import TrainingSettings
 
@@ -30,64 +32,85 @@ class Update:
     target_tokens: int
 
 
+@dataclass(frozen=True)
+class Whole:
+    """The batches of an update, of all ranks."""
+
+    batches: int
+    source_tokens: int
+    target_tokens: int
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "Whole":
+        source = sum(batch.source_tokens for batch in batches)
+        return cls(len(batches), source, sum(batch.target_tokens for batch in batches))
+
+
 class Trainer:
     """A model, its optimiser, and how both are moved by batches."""
 
-    def __init__(self, model: Transformer, settings: TrainingSettings) -> None:
-        self.settings = settings
-        self.device = device_of(settings)
+    def __init__(
+        self, model: Transformer, settings: TrainingSettings, ranks: Ranks | None = None
+    ) -> None:
+        self.settings, self.ranks = settings, ranks or Ranks()
+        self.device = device_of(settings, self.ranks)
         self.model = model.to(self.device)
         self.parameters = dict(model.named_parameters())
         # Adam's constants are the paper's; the learning rate is set at each update.
         self.optimizer = torch.optim.Adam(
             self.parameters.values(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
-        self._logits = torch.compile(model, dynamic=True) if settings.compile else model
+        self._states = (
+            torch.compile(model.states, dynamic=True) if settings.compile else model.states
+        )
 
-    def update(self, step: int, batches: Sequence[Batch]) -> Update:
-        """Update number `step`, the first is 1, by the gradient over all these batches."""
-        settings = self.settings
-        source_tokens = sum(batch.source_tokens for batch in batches)
-        target_tokens = sum(batch.target_tokens for batch in batches)
+    def update(self, step: int, batches: Sequence[Batch], whole: Whole | None = None) -> Update:
+        """Update number `step`, the first is 1, by the gradient over all batches of all ranks.
+
+        batches: this rank's; number i of them is number i * size + rank of all.
+        whole: what the batches of all ranks are; these are all unless given.
+        """
+        settings, size = self.settings, self.ranks.size
+        whole = whole or Whole.of(batches)
         rate = learning_rate(step, self.model.settings.d_model, settings.warmup, settings.factor)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        total = 0.0
-        for index, batch in enumerate(batches):
-            # Dropout depends on where it is drawn, not on what was drawn before: a run that is
-            # continued draws the same.
+        losses = [0.0] * whole.batches
+        for i, batch in enumerate(batches):
+            index = i * size + self.ranks.rank
+            # Dropout depends on where it is drawn, not on what was drawn before, nor by whom: a
+            # run that is continued draws the same, on as many ranks or on others.
             torch.manual_seed(seed_of(settings.seed, step, index))
-            # Divided by the tokens of all batches, so that each token counts the same.
-            loss = self._loss(batch, settings.label_smoothing) / target_tokens
-            loss.backward()
-            total += loss.item()
-        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+            try:
+                # Divided by the tokens of all batches, so that each token counts the same.
+                loss = self._loss(batch, settings.label_smoothing) / whole.target_tokens
+                loss.backward()
+                losses[index] = loss.item()
+            except (RuntimeError, MemoryError) as error:
+                raise self._explained(error, batch) from error
+        losses = self.ranks.added(losses)
+        total = math.fsum(losses)
+        norm = torch.nn.utils.get_total_norm(self._gradients())
         length = norm.item()
         if not math.isfinite(total) or not math.isfinite(length):
-            raise EdgewiseError(
-                f"update {step} is not made: its loss is {total}, the gradient's length {length}; "
-                "the last checkpoint is from before (a lower training.factor, a longer "
-                "training.warmup or training.clip may help)"
-            )
+            raise NotFiniteError(losses, length)
         if settings.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), settings.clip, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        return Update(step, total, rate, length, source_tokens, target_tokens)
+        return Update(step, total, rate, length, whole.source_tokens, whole.target_tokens)
 
     @torch.no_grad()
     def validate(self, batches: Batches) -> float:
         """Mean negative log-likelihood of the target tokens: no smoothing, no dropout."""
         self.model.eval()
         epoch = batches.epoch(0)
-        losses, tokens = [], 0
-        for index in range(len(epoch)):
-            batch = batches.batch(epoch[index])
-            losses.append(self._loss(batch, 0.0).item())
-            tokens += batch.target_tokens
-        return math.fsum(losses) / tokens
+        losses = [0.0] * len(epoch)
+        for index in range(self.ranks.rank, len(epoch), self.ranks.size):
+            losses[index] = self._loss(batches.batch(epoch[index]), 0.0).item()
+        _, tokens = batches.tokens(epoch.order)
+        return math.fsum(self.ranks.added(losses)) / tokens
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """Adam's moments and step count, by parameter."""
@@ -108,6 +131,23 @@ class Trainer:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
+    def spread(self, *, begun: bool) -> None:
+        """Give each rank the weights of rank 0 and, if training has begun, its optimiser."""
+        self.ranks.spread({name: p.data for name, p in self.parameters.items()})
+        if begun and self.ranks.size > 1:
+            tensors = self.optimizer_tensors() if self.ranks.is_first else self._blank()
+            self.ranks.spread(tensors)
+            self.restore_optimizer(tensors)
+
+    def _blank(self) -> dict[str, Tensor]:
+        """What `optimizer_tensors` gives, but for the values."""
+        like = {name: torch.zeros_like(p, device="cpu") for name, p in self.parameters.items()}
+        return {
+            f"{kind}/{name}": torch.zeros(()) if kind == "step" else zeros.clone()
+            for name, zeros in like.items()
+            for kind in ("exp_avg", "exp_avg_sq", "step")
+        }
+
     def _loss(self, batch: Batch, smoothing: float) -> Tensor:
         source, target_input, target = (
             torch.from_numpy(array).to(self.device, non_blocking=True)
@@ -115,7 +155,32 @@ class Trainer:
         )
         mask = None if (batch.source != PAD).all() else source != PAD
         with self._precision():
-            return summed_loss(self._logits(source, mask, target_input), target, smoothing)
+            states = self._states(source, mask, target_input)
+            return summed_loss(states, self.model.embedding.weight, target, smoothing)
+
+    def _gradients(self) -> list[Tensor]:
+        """Of all ranks, added up once an update."""
+        if self.ranks.size > 1:
+            for parameter in self.parameters.values():
+                if parameter.grad is None:  # on a rank without a batch, of all parameters
+                    parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        self.ranks.add_up(gradients)
+        return gradients
+
+    def _explained(self, error: Exception, batch: Batch) -> Exception:
+        """What to say of it where it is the machine's fault, not ours."""
+        text = str(error)
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate" in text:
+            rows, n_source = batch.source.shape
+            lower, more = self.settings.batch_tokens, self.settings.batches
+            return EdgewiseError(
+                f"out of memory on {self.device} with a batch of {rows} pairs of {n_source} source "
+                f"and {batch.target.shape[1]} target tokens: lower training.batch_tokens (it is "
+                f"{lower}) and raise training.batches (it is {more}) by as much, for the same "
+                "update; the last checkpoint is whole"
+            )
+        return error
 
     def _precision(self) -> AbstractContextManager[object]:
         if self.settings.mixed_precision:
@@ -123,13 +188,20 @@ class Trainer:
         return nullcontext()
 
 
-def device_of(settings: TrainingSettings) -> torch.device:
-    """The device that is meant; SettingError if it is not there."""
+def device_of(settings: TrainingSettings, ranks: Ranks) -> torch.device:
+    """The device that is meant, one for each rank; SettingError if it is not there."""
     name = settings.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
+        if ranks.size > 1 and device.type == "cuda":
+            if device.index is not None:
+                raise SettingError(
+                    f"training.device must be auto, cpu or cuda where several ranks train, each "
+                    f"on a GPU of its own; got {name!r}"
+                )
+            device = torch.device("cuda", ranks.local)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise SettingError(
