@@ -8,7 +8,8 @@ What the operators do not say (each has a test in tests/unit/test_fused.py):
 - no queries or no keys kills the process;
 - a mask must be additive, of the query's dtype;
 - a row whose keys are all masked comes back with log-sum-exp 0, not -inf;
-- a row of NaN queries may come back as zeros with log-sum-exp 0.
+- a row of NaN queries may come back as zeros with log-sum-exp 0, where there are fewer keys than a
+  vector register of the CPU holds.
 """
 
 import math
@@ -16,6 +17,8 @@ import math
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+VECTOR = 16  # float32 values in the widest register, of AVX-512
 
 
 def _is_known() -> bool:

@@ -6,6 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from edgewise.attention import fused
 from edgewise.attention.arguments import allowed_edges
 from edgewise.attention.relations import RelativePositions
 
@@ -38,8 +39,10 @@ def attention(
         )
     if allowed is not None:
         output = output.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
-    # PyTorch's kernel gives zeros for some rows of NaN: an error must be seen.
-    return output.masked_fill(query.isnan().any(-1, keepdim=True), math.nan)
+    if key.shape[2] < fused.VECTOR:
+        # PyTorch's kernel gives zeros for some rows of NaN: an error must be seen.
+        output = output.masked_fill(query.isnan().any(-1, keepdim=True), math.nan)
+    return output
 
 
 def attention_with_one_label(

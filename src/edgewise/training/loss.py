@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from edgewise.data.vocabulary import PAD
 from edgewise.errors import EdgewiseError
 
-# Logits in memory at a time: 64 MB of float32. Smaller slices cost a pass over W's gradient each.
-SLICE = 1 << 24
+# Logits in memory at a time: 128 MB of float32. Half of it takes 2% more of a step's time.
+SLICE = 1 << 25
 
 
 def summed_loss(
@@ -90,7 +90,7 @@ def _slices(
     buffer = states.new_empty(min(rows, len(states)), vocabulary)
     if differentiate:
         of_states = torch.empty_like(states)
-        of_table = torch.zeros_like(table, dtype=work)
+        of_table = torch.empty_like(table, dtype=work)
     for begin in range(0, len(states), rows):
         here = slice(begin, begin + rows)
         x, t = states[here], target[here, None]
@@ -108,9 +108,9 @@ def _slices(
             torch.mm(low, table, out=of_states[here])
             weighted = x * counts[here, None].to(x.dtype)
             if work == states.dtype:
-                of_table.addmm_(low.T, weighted)
+                of_table.addmm_(low.T, weighted, beta=int(begin > 0))
             else:
-                of_table += low.T @ weighted
+                of_table = low.T @ weighted + (of_table if begin else 0.0)
     loss = losses.where(counts > 0, 0.0).sum()
     if not differentiate:
         return (loss,)
