@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from edgewise.checkpoint.model_folder import read_model, write_model
+from edgewise.checkpoint.tensors import save_tensors
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError, EdgewiseError
 from edgewise.model.settings import ModelSettings
@@ -69,7 +70,7 @@ class Checkpoints:
         with new_folder(path) as new:
             write_model(new / "model", weights, self.settings, self.vocabulary, {"updates": step})
             (new / "state").mkdir()
-            save_file(dict(optimizer), new / "state" / "optimizer.safetensors")
+            save_tensors(optimizer, new / "state" / "optimizer.safetensors")
             write_json(new / "state" / "progress.json", {"step": step, **progress})
             seal(new / "state", KIND, VERSION)
         _link(self.run / "last", path / "model")

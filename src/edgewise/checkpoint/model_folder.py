@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from edgewise.checkpoint.tensors import save_tensors
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError, SettingError
 from edgewise.model.settings import ModelSettings
@@ -55,7 +56,7 @@ def write_model(
     """Fill a new, empty folder and seal it. `about` is for the card's reader."""
     (folder / "tokenizer").mkdir(parents=True)
     (folder / "tokenizer" / "vocabulary.model").write_bytes(vocabulary.model)
-    save_file(dict(tensors), folder / "model.safetensors")
+    save_tensors(tensors, folder / "model.safetensors")
     config = {
         "architecture": settings.model_dump(),
         "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest},

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from errno import ENOSPC
 from types import FrameType
 
 from cyclopts import App, CycloptsError
@@ -71,7 +72,8 @@ def run(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{where}{error.strerror or error}", INPUT_OUTPUT)
+        remedy = ": make room, and give the same command again" if error.errno == ENOSPC else ""
+        return _failed(f"{where}{error.strerror or error}{remedy}", INPUT_OUTPUT)
     return 0
 
 

@@ -1,8 +1,8 @@
 """One update: gradients of several batches, added up over all ranks, and a step of Adam."""
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -81,13 +81,11 @@ class Trainer:
             # Dropout depends on where it is drawn, not on what was drawn before, nor by whom: a
             # run that is continued draws the same, on as many ranks or on others.
             torch.manual_seed(seed_of(settings.seed, step, index))
-            try:
+            with self._within_memory(f"batch {index + 1} of update {step}", batch):
                 # Divided by the tokens of all batches, so that each token counts the same.
                 loss = self._loss(batch, settings.label_smoothing) / whole.target_tokens
                 loss.backward()
                 losses[index] = loss.item()
-            except (RuntimeError, MemoryError) as error:
-                raise self._explained(error, batch) from error
         losses = self.ranks.added(losses)
         total = math.fsum(losses)
         norm = torch.nn.utils.get_total_norm(self._gradients())
@@ -98,7 +96,8 @@ class Trainer:
             torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), settings.clip, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        with self._within_memory(f"update {step}", batches[-1]):
+            self.optimizer.step()
         return Update(step, total, rate, length, whole.source_tokens, whole.target_tokens)
 
     @torch.no_grad()
@@ -108,7 +107,9 @@ class Trainer:
         epoch = batches.epoch(0)
         losses = [0.0] * len(epoch)
         for index in range(self.ranks.rank, len(epoch), self.ranks.size):
-            losses[index] = self._loss(batches.batch(epoch[index]), 0.0).item()
+            batch = batches.batch(epoch[index])
+            with self._within_memory(f"batch {index + 1} of the validation", batch):
+                losses[index] = self._loss(batch, 0.0).item()
         _, tokens = batches.tokens(epoch.order)
         return math.fsum(self.ranks.added(losses)) / tokens
 
@@ -160,27 +161,27 @@ class Trainer:
 
     def _gradients(self) -> list[Tensor]:
         """Of all ranks, added up once an update."""
-        if self.ranks.size > 1:
-            for parameter in self.parameters.values():
-                if parameter.grad is None:  # on a rank without a batch, of all parameters
-                    parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         self.ranks.add_up(gradients)
         return gradients
 
-    def _explained(self, error: Exception, batch: Batch) -> Exception:
-        """What to say of it where it is the machine's fault, not ours."""
-        text = str(error)
-        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate" in text:
+    @contextmanager
+    def _within_memory(self, where: str, batch: Batch) -> Iterator[None]:
+        """Say which batch was too large, and what to lower."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+            if not known and "can't allocate memory" not in str(error):
+                raise
             rows, n_source = batch.source.shape
-            lower, more = self.settings.batch_tokens, self.settings.batches
-            return EdgewiseError(
-                f"out of memory on {self.device} with a batch of {rows} pairs of {n_source} source "
-                f"and {batch.target.shape[1]} target tokens: lower training.batch_tokens (it is "
-                f"{lower}) and raise training.batches (it is {more}) by as much, for the same "
-                "update; the last checkpoint is whole"
-            )
-        return error
+            size, count = self.settings.batch_tokens, self.settings.batches
+            raise EdgewiseError(
+                f"out of memory on {self.device} in {where}, {rows} pairs of {n_source} source and "
+                f"{batch.target.shape[1]} target tokens: lower training.batch_tokens (it is {size}) "
+                f"and raise training.batches (it is {count}) as much, for the same updates; the "
+                "last checkpoint is whole"
+            ) from None
 
     def _precision(self) -> AbstractContextManager[object]:
         if self.settings.mixed_precision:
