@@ -178,9 +178,9 @@ class Trainer:
             size, count = self.settings.batch_tokens, self.settings.batches
             raise EdgewiseError(
                 f"out of memory on {self.device} in {where}, {rows} pairs of {n_source} source and "
-                f"{batch.target.shape[1]} target tokens: lower training.batch_tokens (it is {size}) "
-                f"and raise training.batches (it is {count}) as much, for the same updates; the "
-                "last checkpoint is whole"
+                f"{batch.target.shape[1]} target tokens: lower training.batch_tokens (it is "
+                f"{size}) and raise training.batches (it is {count}) as much, for the same "
+                "updates; the last checkpoint is whole"
             ) from None
 
     def _precision(self) -> AbstractContextManager[object]:
