@@ -1,80 +1,157 @@
-"""One training step of the paper's base model: relative positions against absolute ones.
+"""Training steps against the others': time and memory, each contestant in its own process.
 
-    python benchmarks/bench_training.py            # about five minutes on two cores
+    python benchmarks/bench_training.py            # about fifteen minutes on two cores
 
-64 sentences of 32 source and 32 target tokens, 32,768 pieces, dropout 0.1, label smoothing 0.1,
-Adam included. Both models are in one process and take turns.
+The paper's base model: 64 sentences of 32 source and 32 target tokens, 32,768 pieces. Multi30k's:
+128 sentences, 8,000 pieces. Label smoothing 0.1, Adam included, dropouts as in configs/ for all.
+Contestants take turns, step by step. "+allocator" has the settings of `edgewise train`, which keep
+freed memory; without it a process is as it comes.
 """
 
 import argparse
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from timing import alternate, machine, save
+from timing import machine, save
 
-from edgewise.data.batches import Batch
-from edgewise.data.vocabulary import BEGIN, END
-from edgewise.model.initial import initialise
-from edgewise.model.transformer import Transformer
-from edgewise.training.settings import RunSettings
-from edgewise.training.trainer import Trainer
+STEP = Path(__file__).with_name("training_step.py")
+TOKENS = 2 * 32  # of a sentence pair
 
-ROOT = Path(__file__).parents[1]
-VOCABULARY, ROWS, LENGTH = 32768, 64, 32
+RACES = {
+    "the paper's base model, 64 sentences": (
+        64,
+        "Hugging Face Marian",
+        (
+            "Hugging Face Marian",
+            "Hugging Face Marian+allocator",
+            "edgewise, absolute",
+            "edgewise, absolute+allocator",
+            "edgewise, relative+allocator",
+        ),
+    ),
+    "multi30k, 128 sentences": (
+        128,
+        "nn.Transformer",
+        (
+            "nn.Transformer",
+            "nn.Transformer+allocator",
+            "edgewise, multi30k",
+            "edgewise, multi30k+allocator",
+        ),
+    ),
+}
+PEAKS = ("Hugging Face Marian", "edgewise, absolute+allocator", "edgewise, relative+allocator")
 
 
-def trainer(config: str) -> Trainer:
-    settings = RunSettings.read(ROOT / "configs" / config)
-    model = Transformer(settings.model, VOCABULARY)
-    initialise(model, seed=1)
-    return Trainer(model, settings.training)
+class Contestant:
+    """A process that makes a step when it is told to."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(STEP), name, str(rows)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        if self._answer() != ["ready"]:
+            raise SystemExit(f"{name} did not start: python {STEP} '{name}' {rows} tells why")
+
+    def step(self) -> float:
+        """Seconds of one."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self._answer()[0])
+
+    def end(self) -> tuple[int, int]:
+        """Peak memory, and memory before the model was there."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        peak, before = map(int, self._answer())
+        self.process.wait()
+        return peak, before
+
+    def _answer(self) -> list[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().split()
 
 
-def batch() -> Batch:
-    random = np.random.default_rng(0)
-    source, target = (random.integers(300, VOCABULARY, (ROWS, LENGTH)) for _ in range(2))
-    source[:, -1] = target[:, -1] = END
-    target_input = np.concatenate((np.full((ROWS, 1), BEGIN), target[:, :-1]), axis=1)
-    return Batch(source, target_input, target)
+def race(names: Sequence[str], rows: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each step; the first two are to warm up."""
+    running = {name: Contestant(name, rows) for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds + 2):
+        for name, contestant in running.items():
+            seconds = contestant.step()
+            if number >= 2:
+                times[name].append(seconds)
+    for contestant in running.values():
+        contestant.end()
+    return times
+
+
+def peaks(names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """One after the other, three steps each, of 128 sentences: 4,096 tokens on either side."""
+    result = {}
+    for name in names:
+        contestant = Contestant(name, 128)
+        for _ in range(3):
+            contestant.step()
+        result[name] = contestant.end()
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=240)
-    seconds = parser.parse_args().seconds
-    torch.set_num_threads(2)
-    data = batch()
-    trainers = {kind: trainer(f"paper-base-en-de-{kind}.toml") for kind in ("absolute", "relative")}
-    steps = dict.fromkeys(trainers, 0)
-
-    def step(kind: str) -> None:
-        steps[kind] += 1
-        trainers[kind].update(steps[kind], [data])
-
-    runs = {kind: lambda kind=kind: step(kind) for kind in trainers}
-    times = alternate(runs, seconds=seconds)
-    tokens = 2 * ROWS * LENGTH
-    lines = [
-        "# One training step of the paper's base model",
-        "",
-        f"{ROWS} sentences of {LENGTH} + {LENGTH} tokens, {VOCABULARY:,} pieces, Adam included; "
-        f"{min(steps.values()) - 1} rounds in turns, medians.",
-        "",
-        "| positions | s a step | tokens a second | to absolute |",
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    figures: dict[str, object] = {}
+    lines = ["# Training steps", "", "Each contestant in its own process, in turns; medians."]
+    for title, (rows, base, names) in RACES.items():
+        times = race(names, rows, rounds)
+        figures[title] = times
+        median = {name: statistics.median(values) for name, values in times.items()}
+        lines += [
+            *("", f"## {title}, {rounds} rounds", ""),
+            f"| | s a step | fastest, slowest | tokens a second | to {base} |",
+            "|---|---|---|---|---|",
+            *(
+                f"| {name} | {median[name]:.3f} | {min(times[name]):.3f}, {max(times[name]):.3f} | "
+                f"{TOKENS * rows / median[name]:,.0f} | {median[base] / median[name]:.2f}x |"
+                for name in names
+            ),
+        ]
+        if "edgewise, relative+allocator" in median:
+            ratio = median["edgewise, relative+allocator"] / median["edgewise, absolute+allocator"]
+            lines += ["", f"Relative positions take {ratio:.3f}x the time of absolute ones."]
+    memory = peaks(PEAKS)
+    figures["peak bytes, bytes before"] = memory
+    first, _ = memory[PEAKS[0]]
+    lines += [
+        *("", "## Peak memory of the base model, 128 sentences: 4,096 tokens on either side", ""),
+        "| | whole process, MiB | beyond the libraries, MiB | whole, to the first |",
         "|---|---|---|---|",
         *(
-            f"| {kind} | {times[kind]:.3f} | {tokens / times[kind]:,.0f} | "
-            f"{times[kind] / times['absolute']:.3f}x |"
-            for kind in times
+            f"| {name} | {peak / 2**20:,.0f} | {(peak - before) / 2**20:,.0f} | "
+            f"{peak / first:.1%} |"
+            for name, (peak, before) in memory.items()
         ),
     ]
-    about = machine(torch.get_num_threads())
+    figures["machine"] = about = machine(2)
+    import transformers
+
+    about["transformers"] = transformers.__version__
     lines += ["", *(f"- {name}: {value}" for name, value in about.items())]
     text = "\n".join(lines) + "\n"
     print(text)
-    print(save("training", {"machine": about, "seconds": times, "rounds": steps}, text))
+    print(save("training", figures, text))
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     main()

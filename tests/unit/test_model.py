@@ -171,7 +171,7 @@ def test_self_attention_is_the_definition_s_in_every_layer(positions: str) -> No
     attentions = {n: m for n, m in model.named_modules() if isinstance(m, RelationAttention)}
     for name, module in attentions.items():
         module.register_forward_hook(
-            lambda m, args, output, name=name: seen.update({name: (args[0], output)})
+            lambda m, args, output, name=name: seen.update({name: (args[0], output.clone())})
         )
     model(tokens(3, 7), mask, tokens(3, 5, seed=1))
     assert sorted(seen) == sorted(

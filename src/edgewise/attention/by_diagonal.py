@@ -254,7 +254,6 @@ def backward(
     scale: float,
     dead: bool,
     grad: Float[Tensor, "outer inner n d_head"],
-    output: Float[Tensor, "outer inner n d_head"],
     weights: Float[Tensor, "outer inner n n"],
     by_label: Float[Tensor, "outer inner n n_column"],
     key_rest: Float[Tensor, "..."],

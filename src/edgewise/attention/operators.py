@@ -33,17 +33,20 @@ def operator(
     backward: Callable[..., tuple[Tensor, ...]],
     fake: Callable[..., tuple[Tensor, ...]],
     n_results: int,
+    keeps_output: bool,
 ) -> Callable[..., Tensor]:
     """A differentiable function of query, key, value, two tables, a mask and some numbers.
 
     numbers: their part of the operator's schema.
     forward: returns n_results tensors, the output first.
-    backward: takes the inputs, the gradient of the output and what forward returned; it returns
-        the gradients of the first five inputs, an empty tensor for a table that is None.
+    backward: takes the inputs, the gradient of the output and what forward returned, the output
+        itself only if keeps_output; it returns the gradients of the first five inputs, an empty
+        tensor for a table that is None.
     fake: empty tensors like those of forward.
     """
     results = ", ".join(["Tensor"] * n_results)
-    saved = ", ".join(f"Tensor result_{i}" for i in range(n_results))
+    first_kept = 0 if keeps_output else 1
+    saved = ", ".join(f"Tensor result_{i}" for i in range(first_kept, n_results))
     n_none = _N_TENSORS - _N_DIFFERENTIABLE + numbers.count(",") + 1
 
     forward_op = torch.library.custom_op(
@@ -66,11 +69,11 @@ def operator(
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Tensor:
             run = forward_op if torch.compiler.is_compiling() else forward
-            output, *rest = run(*arguments)
-            ctx.save_for_backward(*arguments[:_N_TENSORS], output, *rest)
+            results = run(*arguments)
+            ctx.save_for_backward(*arguments[:_N_TENSORS], *results[first_kept:])
             ctx.numbers = arguments[_N_TENSORS:]
-            result: Tensor = output
-            return result
+            output: Tensor = results[0]
+            return output
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -135,6 +138,7 @@ _blockwise = operator(
     _blockwise_backward,
     _blockwise_fake,
     n_results=4,
+    keeps_output=True,
 )
 
 _by_diagonal = operator(
@@ -144,6 +148,7 @@ _by_diagonal = operator(
     by_diagonal.backward,
     by_diagonal.fake,
     n_results=5,
+    keeps_output=False,
 )
 
 

@@ -78,9 +78,9 @@ class Transformer(nn.Module):
         return linear(x, self.embedding.weight)
 
     def _embed(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n d_model"]:
-        x = self.embedding(tokens) * math.sqrt(self.settings.d_model)
+        x = self.embedding(tokens).mul_(math.sqrt(self.settings.d_model))
         if self.settings.sinusoids:
-            x = x + sinusoids(tokens.shape[1], self.settings.d_model, x.device).to(x.dtype)
+            x.add_(sinusoids(tokens.shape[1], self.settings.d_model, x.device))
         result: Tensor = self.dropout(x)
         return result
 

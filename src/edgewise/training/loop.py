@@ -141,7 +141,7 @@ class _Loop:
         if saved is not None:
             self.trainer.restore_optimizer(saved.optimizer)
         told = self.ranks.told(None if saved is None else saved.progress)
-        self.trainer.spread(begun=told is not None)
+        self.trainer.spread()
         if told is not None:
             self.progress = Progress.of(told)
 

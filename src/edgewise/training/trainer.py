@@ -60,6 +60,8 @@ class Trainer:
         self.optimizer = torch.optim.Adam(
             self.parameters.values(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
+        # Made now, not by the first update among what it frees: that would tear the memory.
+        self.restore_optimizer(self._blank())
         self._states = (
             torch.compile(model.states, dynamic=True) if settings.compile else model.states
         )
@@ -132,20 +134,19 @@ class Trainer:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
-    def spread(self, *, begun: bool) -> None:
-        """Give each rank the weights of rank 0 and, if training has begun, its optimiser."""
+    def spread(self) -> None:
+        """Give each rank the weights and the optimiser of rank 0."""
         self.ranks.spread({name: p.data for name, p in self.parameters.items()})
-        if begun and self.ranks.size > 1:
-            tensors = self.optimizer_tensors() if self.ranks.is_first else self._blank()
+        if self.ranks.size > 1:
+            tensors = self.optimizer_tensors()  # on the CPU: copies, if the model is elsewhere
             self.ranks.spread(tensors)
             self.restore_optimizer(tensors)
 
     def _blank(self) -> dict[str, Tensor]:
-        """What `optimizer_tensors` gives, but for the values."""
-        like = {name: torch.zeros_like(p, device="cpu") for name, p in self.parameters.items()}
+        """Those of an optimiser that has made no step."""
         return {
-            f"{kind}/{name}": torch.zeros(()) if kind == "step" else zeros.clone()
-            for name, zeros in like.items()
+            f"{kind}/{name}": torch.zeros(()) if kind == "step" else torch.zeros_like(parameter)
+            for name, parameter in self.parameters.items()
             for kind in ("exp_avg", "exp_avg_sq", "step")
         }
 
