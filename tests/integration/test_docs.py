@@ -41,6 +41,10 @@ def test_the_walk_from_text_to_translation_works(tmp_path: Path) -> None:
         else:
             assert result.stdout.startswith("['")
     assert (tmp_path / "models" / "first" / "model.safetensors").exists()
+    (ranks,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
+    result = subprocess.run(["sh", "-ec", ranks], capture_output=True, cwd=tmp_path, env=env)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "runs" / "ranks" / "last" / "model.safetensors").exists()
 
 
 def test_the_example_runs_and_draws(tmp_path: Path) -> None:
