@@ -52,6 +52,7 @@ def demo(
     from edgewise.decoding import Translator
     from edgewise.evaluation import bleu
     from edgewise.training.loop import train
+    from edgewise.training.memory import keep_freed_memory
     from edgewise.training.settings import RunSettings
 
     if not config.is_file():
@@ -61,6 +62,7 @@ def demo(
         )
     require_matplotlib()
     base = RunSettings.read(config)
+    keep_freed_memory()
     corpus = _corpus(out, overwrite)
     unplaced = base.model.model_copy(update={"max_distance": None, "sinusoids": False})
     translators = {}

@@ -46,8 +46,11 @@ class TrainingProgress(Reporter):
     ) -> None:
         self._bar.stop()
 
-    def started(self, settings: RunSettings, step: int, parameters: int, fill: float) -> None:
+    def started(
+        self, settings: RunSettings, step: int, parameters: int, fill: float, ranks: int
+    ) -> None:
         going_on = f"going on after update {step:,}" if step else "from the start"
+        going_on += f" on {ranks} ranks" if ranks > 1 else ""
         say(
             f"{settings.out}: {parameters:,} parameters, {going_on}; "
             f"batches are {fill:.1%} tokens, the rest is padding"

@@ -149,12 +149,18 @@ class _Loop:
         progress, options = self.progress, self.options
         parameters = sum(p.numel() for p in self.trainer.parameters.values())
         fill = self.batches.fill(progress.position.epoch)
-        self.reporter.started(self.settings, progress.step, parameters, fill)
+        size = self.ranks.size
+        self.reporter.started(self.settings, progress.step, parameters, fill, size)
+        if options.batches % size:
+            self.reporter.warned(
+                f"{options.batches} batches an update are no multiple of {size} ranks: some wait "
+                "for others"
+            )
         if self._ended():
             return progress
         with ExitStack() as stack:
             if self.ranks.is_first:
-                note_start(self.settings.out, progress.step, self.ranks.size)
+                note_start(self.settings.out, progress.step, size)
                 self.metrics = Metrics(self.settings.out, progress.step)
                 stack.callback(self.metrics.close)
             stop = stack.enter_context(stop_signals(patient=self.ranks.launched))

@@ -9,14 +9,14 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
 def keep_freed_memory() -> bool:
     """Let the C library keep what is freed; False where its allocator cannot be told (no glibc).
 
-    A step frees and asks again for the same gigabytes. By default each large tensor is mapped
-    afresh, and the system clears its pages one by one: a fifth of a training step.
+    A step frees and asks again for the same gigabytes. By default large tensors are mapped afresh,
+    and the system clears their pages one by one.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    most = 2**31 - 1
-    wanted = ((MMAP_MAX, 0), (TRIM_THRESHOLD, most), (TOP_PAD, 64 << 20))
+    never = -1  # the largest number there is, to mallopt
+    wanted = ((MMAP_MAX, 0), (TRIM_THRESHOLD, never), (TOP_PAD, 64 << 20))
     done = [mallopt(parameter, value) for parameter, value in wanted]
     return all(answer == 1 for answer in done)

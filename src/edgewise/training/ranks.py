@@ -155,7 +155,7 @@ def _contact() -> Iterator[None]:
     """Say what it means when a message to the other ranks fails."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise EdgewiseError(
             f"lost contact with the other ranks: {str(error).splitlines()[0]} (one of them has "
             "ended or cannot be reached; the last checkpoint is whole, and the same command goes "

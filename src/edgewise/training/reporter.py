@@ -7,7 +7,9 @@ from edgewise.training.trainer import Update
 class Reporter:
     """Each method is called when what it is named after happens."""
 
-    def started(self, settings: RunSettings, step: int, parameters: int, fill: float) -> None: ...
+    def started(
+        self, settings: RunSettings, step: int, parameters: int, fill: float, ranks: int
+    ) -> None: ...
 
     def updated(self, update: Update, epoch: int, seconds: float) -> None: ...
 
