@@ -45,7 +45,10 @@ class Terminated(BaseException):
 def main() -> None:
     """Run a command and exit."""
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    # All is said. torchrun sends SIGTERM to all ranks when one has ended: it changes nothing now.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

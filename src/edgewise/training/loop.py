@@ -25,6 +25,8 @@ from edgewise.training.settings import RunSettings
 from edgewise.training.signals import stop_signals
 from edgewise.training.trainer import Trainer, Update, Whole, device_of
 
+BEGUN = "begun"  # what rank 0 leaves for those who are started after it
+
 
 @dataclass
 class Progress:
@@ -54,17 +56,19 @@ def train(
         torch.set_num_threads(settings.training.threads)
     if reporter is None or not ranks.is_first:
         reporter = Reporter()
-    # Started anew by torchrun, a run goes on from its last checkpoint, whatever was asked for.
-    overwrite = overwrite and not ranks.restarts
     with ExitStack() as stack:
-        stack.enter_context(ranks.joined(device_of(settings.training, ranks)))
+        launch = stack.enter_context(ranks.joined(device_of(settings.training, ranks)))
+        # Started anew by torchrun, a run goes on from its last checkpoint, whatever was asked for.
+        begun = ranks.restarts > 0 or (launch is not None and launch.check([BEGUN]))
+        overwrite = overwrite and not begun
         with ranks.together():
             # What cannot be is refused before anything is written or, by overwrite, removed.
             corpus = Corpus(settings.corpus)
             batches = Batches(corpus.train, settings.training.batch_tokens, settings.training.seed)
             model = Transformer(settings.model, corpus.vocabulary.size)
             require_fit(settings, corpus, ranks)
-            if settings.init_from is not None and (overwrite or not is_run(settings.out)):
+            is_new = ranks.is_first and (overwrite or not is_run(settings.out))
+            if is_new and settings.init_from is not None:
                 set_first_weights(model, settings, corpus)
         digest = ranks.told(corpus.digest)
         with ranks.together():
@@ -73,9 +77,12 @@ def train(
                     f"{corpus.folder} on rank {ranks.rank} is another corpus than on rank 0 "
                     "(give all machines the same files)"
                 )
-            checkpoints = saved = None
+        checkpoints = saved = None
+        with ranks.together():
             if ranks.is_first:
                 folder = stack.enter_context(run_folder(settings, corpus, overwrite=overwrite))
+                if launch is not None:
+                    launch.set(BEGUN, "")
                 checkpoints = Checkpoints(folder, settings.model, corpus.vocabulary)
                 saved = checkpoints.load_last(reporter.warned)
                 if saved is None:  # also of a run that was stopped before its first checkpoint

@@ -2,6 +2,9 @@
 
 import json
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -11,26 +14,49 @@ class Metrics:
     """Appends to `metrics.jsonl`, which a continued run first cuts back to its checkpoint."""
 
     def __init__(self, run: Path, step: int) -> None:
-        path = run / "metrics.jsonl"
-        _cut_back(path, step)
-        # A line reaches the file when it is written: a kill loses none.
-        self._lines = path.open("a", encoding="utf-8", buffering=1)
-        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        self._run, path = run, run / "metrics.jsonl"
+        with self._named():
+            _cut_back(path, step)
+            # A line reaches the file when it is written: a kill loses none.
+            self._lines = path.open("a", encoding="utf-8", buffering=1)
+            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        threading.excepthook = _excepthook
 
     def write(self, kind: str, step: int, **values: float | int) -> None:
         """One record, such as kind "update" or "validation"."""
-        self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        for name, value in values.items():
-            self._board.add_scalar(f"{kind}/{name}", value, step)
+        with self._named():
+            self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            for name, value in values.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def flush(self) -> None:
         """Before a checkpoint: what it goes on from is logged, whatever happens."""
-        os.fsync(self._lines.fileno())
-        self._board.flush()
+        with self._named():
+            os.fsync(self._lines.fileno())
+            self._board.flush()
 
     def close(self) -> None:
-        self._lines.close()
-        self._board.close()
+        with self._named():
+            try:
+                self._lines.close()
+            finally:
+                self._board.close()
+                threading.excepthook = threading.__excepthook__
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say where the disk is full: an error in writing does not know."""
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or str(self._run)
+            raise OSError(error.errno, error.strerror or str(error), where) from None
+
+
+def _excepthook(arguments: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread keeps an error for the next call, which tells it."""
+    if not isinstance(arguments.exc_value, OSError):
+        threading.__excepthook__(arguments)
 
 
 def read_metrics(run: Path) -> list[dict[str, float | str]]:

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import Store
 
 from edgewise.errors import EdgewiseError, SettingError
 from edgewise.training.errors import ElsewhereError
+from edgewise.training.meeting import launch_store, meeting_place
 
 # Elements of gradients that are sent at a time: large enough for the network, small beside a model.
 MESSAGE = 1 << 24
@@ -53,19 +55,21 @@ class Ranks:
         return self.rank == 0
 
     @contextmanager
-    def joined(self, device: torch.device) -> Iterator[None]:
-        """Meet the other processes; leave them at the end."""
+    def joined(self, device: torch.device) -> Iterator[Store | None]:
+        """Meet the other processes, in a store that lasts over restarts; leave them at the end."""
         if self.size == 1:
-            yield
+            yield None
             return
         backend = "gloo"
         if device.type == "cuda":
             torch.cuda.set_device(device)
             backend = "cpu:gloo,cuda:nccl"
         with _contact():
-            dist.init_process_group(backend)
+            store = launch_store(self.rank, self.size)
+            place = meeting_place(store, self.rank, self.size)
+            dist.init_process_group(backend, store=place, rank=self.rank, world_size=self.size)
         try:
-            yield
+            yield store
         finally:
             dist.destroy_process_group()
 
@@ -93,7 +97,7 @@ class Ranks:
 
     def highest(self, value: int) -> int:
         """The highest of what the ranks say."""
-        return int(self._reduced([value], dist.ReduceOp.MAX)[0])
+        return int(self._reduced([float(value)], dist.ReduceOp.MAX)[0])
 
     def add_up(self, gradients: Sequence[Tensor]) -> None:
         """Replace each by its sum over all ranks.

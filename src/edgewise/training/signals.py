@@ -1,7 +1,8 @@
 """SIGTERM and SIGINT end a run between two updates, after saving; a second one at once.
 
-Under torchrun the same signal may come twice, from whoever sent it and from torchrun: there a
-second one is not heard. (torchrun itself kills after half a minute.)
+Under torchrun the same signal may come twice, from whoever sent it and from torchrun, which also
+sends one to all when one of them has ended: there a second one is not heard, nor is one that comes
+when the run has ended before its time. (torchrun itself kills after half a minute.)
 """
 
 import signal
@@ -29,10 +30,13 @@ def stop_signals(*, patient: bool = False) -> Iterator[Stop]:
             signal.signal(each, handler)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ended = False
     try:
         for number in before:
             signal.signal(number, received)
         yield stop
+        ended = True
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if ended or not patient:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,415 @@
+"""What ends a run: signals, ranks that die, numbers that are none, a full disk, too little memory.
+
+Each is said once, in words; the last checkpoint is whole, and the same command goes on from it.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from ranked import (
+    Faults,
+    Ranked,
+    Torchrun,
+    assert_no_traceback,
+    assert_the_same_run,
+    eventually,
+    is_running,
+    noted,
+    starts,
+)
+from safetensors.torch import load_file
+from small_runs import BATCHES, make_corpus, metrics, write_config
+from test_kills import logged_step, saved_step
+
+from edgewise.training.run import is_run
+
+STEPS = 11
+FOREVER = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("faults")
+    return write_config(folder / "tiny.toml", make_corpus(folder / "corpus"))
+
+
+def command(config: Path, run: Path, *options: str) -> list[str]:
+    return ["train", str(config), "--out", str(run), *options]
+
+
+def to_the_end(config: Path, run: Path, size: int, *options: str) -> Path:
+    with Ranked(command(config, run, *options), run.with_name(f"{run.name}-said"), size) as ranks:
+        assert ranks.codes() == [0] * size, ranks.said()
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(config: Path) -> Path:
+    return to_the_end(config, config.with_name("alone"), 1)
+
+
+@pytest.fixture(scope="module")
+def two(config: Path) -> Path:
+    return to_the_end(config, config.with_name("two"), 2)
+
+
+def test_torchrun_trains_with_the_package_as_its_module(
+    config: Path, two: Path, tmp_path: Path
+) -> None:
+    with Torchrun(command(config, tmp_path / "run"), tmp_path / "said", 2) as launched:
+        assert launched.code() == 0, launched.said()
+        for words in ("reading ", "from the start", f"done after {STEPS} updates"):
+            assert launched.said().count(words) == 1, launched.said()
+    assert_the_same_run(tmp_path / "run", two, STEPS)
+    assert starts(tmp_path / "run") == [(0, 2)]
+
+
+MESSAGE = "stopped by SIGTERM after update 5, which is saved; the same command goes on"
+
+
+def test_sigterm_to_one_rank_ends_all_after_saving(config: Path, two: Path, tmp_path: Path) -> None:
+    run, folder = tmp_path / "run", tmp_path / "records"
+    faults = Faults(rank=1, update=5, signal=signal.SIGTERM, records=str(folder))
+    with Torchrun(command(config, run), tmp_path / "said", 2, faults) as launched:
+        assert launched.code() == 1, launched.said()
+        said = launched.said()
+    assert said.count(MESSAGE) == len(re.findall("^edgewise:", said, re.M)) == 1, said
+    assert_no_traceback(said)
+    assert noted(folder, "codes") == {0: [143], 1: [143]}
+    assert saved_step(config, run) == logged_step(run) == 5
+    to_the_end(config, run, 2)
+    assert_the_same_run(run, two, STEPS)
+
+
+def test_sigterm_that_comes_again_when_python_ends_changes_nothing(
+    config: Path, tmp_path: Path
+) -> None:
+    faults = Faults(update=5, signal=signal.SIGTERM, exiting=True)
+    with Torchrun(command(config, tmp_path / "run"), tmp_path / "said", 2, faults) as launched:
+        assert launched.code() == 1, launched.said()
+        said = launched.said()
+    assert said.count(MESSAGE) == len(re.findall("^edgewise:", said, re.M)) == 1, said
+    assert_no_traceback(said)
+    assert re.findall(r"exitcode  : (\S+)", said) == ["143", "143"], said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigterm_that_comes_again_when_the_ranks_part_changes_nothing(
+    rank: int, config: Path, tmp_path: Path
+) -> None:
+    faults = Faults(rank=rank, update=5, signal=signal.SIGTERM, leaving=True)
+    with Ranked(command(config, tmp_path / "run"), tmp_path / "said", 2, faults) as ranks:
+        assert ranks.codes() == [143, 143], ranks.said()
+        said = ranks.said()
+    assert said.count(MESSAGE) == said.count("edgewise:") == 1, said
+
+
+def test_sigterm_for_the_loss_of_another_rank_leaves_the_reason_as_it_is(
+    config: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    arguments = command(config, run, "--training.steps", str(FOREVER))
+    with Ranked(arguments, tmp_path / "said", 2, Faults(rank=1, leaving=True)) as ranks:
+        eventually(lambda: logged_step(run) > 0)
+        ranks.processes[0].kill()
+        assert ranks.codes() == [-signal.SIGKILL, 1], ranks.said()
+        said = ranks.said()
+    assert said.count("edgewise: rank 1: lost contact with the other ranks") == 1, said
+
+
+def assert_stopped_by_sigterm(config: Path, run: Path, said: str, folder: Path) -> None:
+    """All ranks ended after the last update logged, which is saved; the run goes on as it would."""
+    last = logged_step(run)
+    message = f"stopped by SIGTERM after update {last}, which is saved; the same command goes on"
+    assert said.count(message) == len(re.findall("^edgewise:", said, re.M)) == 1, said
+    assert_no_traceback(said)
+    assert noted(folder, "codes") == {0: [143], 1: [143]}
+    assert saved_step(config, run) == last
+    options = ("--training.steps", str(last + 2))
+    to_the_end(config, run, 2, *options)
+    undisturbed = to_the_end(config, run.with_name("undisturbed"), 2, *options)
+    assert_the_same_run(run, undisturbed, last + 2)
+    assert starts(run) == [(0, 2), (last, 2)]
+
+
+def test_sigterm_to_torchrun_ends_all_ranks_after_saving(config: Path, tmp_path: Path) -> None:
+    run, folder = tmp_path / "run", tmp_path / "records"
+    arguments = command(config, run, "--training.steps", str(FOREVER))
+    faults = Faults(rank=1, update=5, signal=signal.SIGTERM, to_launcher=True, records=str(folder))
+    with Torchrun(arguments, tmp_path / "said", 2, faults) as launched:
+        assert launched.code() == 1, launched.said()
+        said = launched.said()
+    assert_stopped_by_sigterm(config, run, said, folder)
+
+
+def test_sigterm_to_torchrun_and_all_ranks_twice_still_saves(config: Path, tmp_path: Path) -> None:
+    run, folder = tmp_path / "run", tmp_path / "records"
+    arguments = command(config, run, "--training.steps", str(FOREVER))
+    with Torchrun(arguments, tmp_path / "said", 2, Faults(records=str(folder))) as launched:
+        eventually(lambda: logged_step(run) >= 4)
+        ranks = [pid for [pid] in noted(folder, "pids").values()]
+        for _ in range(2):
+            for pid in (launched.process.pid, *ranks):
+                os.kill(pid, signal.SIGTERM)
+        assert launched.code() != 0, launched.said()
+        eventually(lambda: not any(map(is_running, ranks)))
+        said = launched.said()
+    assert_stopped_by_sigterm(config, run, said, folder)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_ends_the_others(rank: int, config: Path, tmp_path: Path) -> None:
+    run, folder = tmp_path / "run", tmp_path / "records"
+    faults = Faults(rank=rank, update=5, signal=signal.SIGKILL, records=str(folder))
+    with Torchrun(command(config, run), tmp_path / "said", 2, faults) as launched:
+        assert launched.code(60) == 1, launched.said()
+        said = launched.said()
+    ranks = [pid for [pid] in noted(folder, "pids").values()]
+    assert len(ranks) == 2 and not any(map(is_running, ranks))
+    assert_no_traceback(said)
+    ours = [line for line in said.splitlines() if line.startswith("edgewise:")]
+    assert all("lost contact with the other ranks" in line for line in ours), said
+    assert noted(folder, "codes").keys() == {1 - rank}
+    assert saved_step(config, run) == 3
+
+
+@pytest.mark.parametrize(("rank", "options"), [(0, []), (1, ["--overwrite"])])
+def test_started_anew_by_torchrun_a_run_goes_on_to_the_same_bytes(
+    rank: int, options: list[str], config: Path, two: Path, tmp_path: Path
+) -> None:
+    run, folder = tmp_path / "run", tmp_path / "records"
+    faults = Faults(rank=rank, update=5, signal=signal.SIGKILL, records=str(folder))
+    arguments = command(config, run, *options)
+    with Torchrun(
+        arguments, tmp_path / "said", 2, faults, options=["--max-restarts=1"]
+    ) as launched:
+        assert launched.code() == 0, launched.said()
+        assert launched.said().count("going on after update 3") == 1
+        assert_no_traceback(launched.said())
+    assert [len(pids) for pids in noted(folder, "pids").values()] == [2, 2]
+    assert_the_same_run(run, two, STEPS)
+    assert starts(run) == [(0, 2), (3, 2)]
+
+
+def test_ranks_started_anew_find_each_other_and_not_those_that_died(
+    config: Path, tmp_path: Path
+) -> None:
+    run, lives, ranks = tmp_path / "run", 4, None
+    arguments = command(config, run, "--training.steps", str(FOREVER), "--overwrite")
+
+    def has_begun_or_ended(ranks: Ranked, life: int) -> bool:
+        return ranks.codes(0) != [None] * 3 or (is_run(run) and len(starts(run)) == life)
+
+    for life in range(1, lives + 1):  # whether they meet the dead depends on the ports of those
+        with Ranked(arguments, tmp_path / "said", 3, after=ranks) as ranks:
+            eventually(partial(has_begun_or_ended, ranks, life))
+            assert ranks.codes(0) == [None] * 3, ranks.said()
+    assert [size for _, size in starts(run)] == [3] * lives
+
+
+NOT_FINITE = {
+    "a loss that is nan": (
+        Faults(rank=1, update=5, loss=float("nan")),
+        r"batch 14 of epoch 1 \(pairs [\d, …]+ of the corpus\) has a loss of nan",
+    ),
+    "a loss that is infinite": (
+        Faults(rank=1, update=5, loss=float("inf")),
+        r"batch 14 of epoch 1 \(pairs [\d, …]+ of the corpus\) has a loss of inf",
+    ),
+    "a gradient that is infinite": (
+        Faults(rank=1, update=5, gradient=float("inf")),
+        r"the gradient of the 3 batches from 13 of epoch 1 has a length of inf",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_FINITE)
+def test_what_is_not_finite_on_one_rank_stops_all_before_the_update(
+    what: str, config: Path, two: Path, tmp_path: Path
+) -> None:
+    faults, message = NOT_FINITE[what]
+    run = tmp_path / "run"
+    with Ranked(command(config, run), tmp_path / "said", 2, faults) as ranks:
+        assert ranks.codes() == [1, 1], ranks.said()
+        first, second = (log.read_text() for log in ranks.logs)
+    assert re.search(f"edgewise: update 5 is not made: {message}; the last checkpoint", first)
+    assert first.count("edgewise:") == 1 and second == ""
+    assert_no_traceback(first)
+    assert saved_step(config, run) == 3
+    assert logged_step(run) == 4
+    for path in run.rglob("*.safetensors"):
+        assert all(tensor.isfinite().all() for tensor in load_file(path).values())
+    to_the_end(config, run, 2)
+    assert_the_same_run(run, two, STEPS)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Of as many megabytes as asked for; asked again, it is made larger."""
+    disk, mounted = tmp_path / "disk", False
+
+    def of_size(megabytes: int) -> Path:
+        nonlocal mounted
+        disk.mkdir(exist_ok=True)
+        how = "remount," if mounted else ""
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"{how}size={megabytes}m", "tmpfs", str(disk)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            reason = f"a disk that is soon full cannot be mounted here: {done.stderr.strip()}"
+            print(reason)
+            pytest.skip(reason)
+        mounted = True
+        return disk
+
+    if shutil.which("mount") is None:
+        pytest.skip("a disk that is soon full cannot be mounted here: there is no mount")
+    yield of_size
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(
+    size: int,
+    config: Path,
+    alone: Path,
+    two: Path,
+    small_disk: Callable[[int], Path],
+    tmp_path: Path,
+) -> None:
+    run = small_disk(1) / "run"
+    arguments = command(config, run, "--training.save-every", "1", "--training.keep", "9")
+    newest = 0
+    for _ in range(2):  # the second time there is no room either, and nothing is lost by it
+        with Ranked(arguments, tmp_path / "said", size) as ranks:
+            assert ranks.codes()[0] == 74, ranks.said()
+            assert all(code == 1 for code in ranks.codes()[1:]), ranks.said()
+            first, *others = (log.read_text() for log in ranks.logs)
+        full = rf"edgewise: {re.escape(str(run))}\S*: No space left on device: make room"
+        assert re.search(full, first), first
+        assert first.count("edgewise:") == 1
+        assert all("rank 1: lost contact with the other ranks" in said for said in others)
+        assert_no_traceback(first + "".join(others))
+        step = saved_step(config, run)
+        assert 0 < step < STEPS and step >= newest
+        newest = step
+        assert [*run.rglob("*.new*"), *run.rglob(".*.new*")] == []
+    small_disk(8)
+    with Ranked(arguments, tmp_path / "said", size) as ranks:
+        assert ranks.codes() == [0] * size, ranks.said()
+    assert_the_same_run(run, alone if size == 1 else two, STEPS)
+
+
+def test_a_disk_that_the_metrics_fill_ends_a_run_that_goes_on_when_there_is_room(
+    config: Path, small_disk: Callable[[int], Path], tmp_path: Path
+) -> None:
+    disk = small_disk(1)
+    run, ballast = disk / "run", disk / "ballast"
+    options = ["--training.save-every", str(FOREVER), "--training.validate-every", str(FOREVER)]
+    to_the_end(config, run, 1, *options, "--training.steps", "3")
+    arguments = command(config, run, *options, "--training.steps", "2000")
+    with Ranked(arguments, tmp_path / "said", 1) as ranks:
+        eventually(lambda: logged_step(run) > 3)
+        with pytest.raises(OSError, match="No space left"):
+            ballast.write_bytes(bytes(1 << 20))
+        assert ranks.codes() == [74], ranks.said()
+        full = rf"edgewise: {re.escape(str(run))}\S*: No space left on device: make room"
+        assert re.search(full, ranks.said()), ranks.said()
+        assert ranks.said().count("edgewise:") == 1
+        assert_no_traceback(ranks.said())
+    assert saved_step(config, run) == 3
+    ballast.unlink()
+    runs = [run, tmp_path / "undisturbed"]
+    for out in runs:
+        to_the_end(config, out, 1, *options, "--training.steps", "20")
+    weights, expected = ((out / "last" / "model.safetensors").read_bytes() for out in runs)
+    assert weights == expected
+    assert metrics(runs[0]) == metrics(runs[1])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_too_little_memory_names_the_batch_and_what_to_lower(
+    size: int, config: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    sizes = ["--model.d-model", "256", "--model.d-ff", "4096", "--training.batch-tokens", "4000"]
+    faults = Faults(memory=300 << 20)
+    with Ranked(command(config, run, *sizes), tmp_path / "said", size, faults) as ranks:
+        assert all(code == 1 for code in ranks.codes()), ranks.said()
+        said = ranks.said()
+    message = (
+        r"out of memory on cpu in batch \d of update 1, \d+ pairs of \d+ source and \d+ target "
+        r"tokens: lower training\.batch_tokens \(it is 4000\) and raise training\.batches \(it is "
+        rf"{BATCHES}\) as much"
+    )
+    assert re.search(message, said), said
+    assert_no_traceback(said)
+
+
+def test_more_ranks_than_batches_are_refused_before_anything_is_written(
+    config: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    arguments = command(config, run, "--training.batches", "2")
+    with Ranked(arguments, tmp_path / "said", 3) as ranks:
+        assert all(ranks.codes()), ranks.said()
+        assert ranks.codes()[0] == 2
+        message = "training.batches must be at least the number of ranks, 3"
+        assert ranks.said().count(message) == ranks.said().count("edgewise:") == 1, ranks.said()
+        assert "got 2 (start fewer ranks" in ranks.said()
+        assert_no_traceback(ranks.said())
+    assert not run.exists()
+
+
+def missing(corpus: Path, folder: Path) -> str:
+    return "there is no folder"
+
+
+def damaged(corpus: Path, folder: Path) -> str:
+    shutil.copytree(corpus, folder)
+    largest = max((path for path in folder.rglob("*") if path.is_file()), key=os.path.getsize)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    return "is damaged"
+
+
+def another(corpus: Path, folder: Path) -> str:
+    make_corpus(folder, seed=5)
+    return f"{folder} on rank 1 is another corpus than on rank 0"
+
+
+@pytest.mark.parametrize("made", [missing, damaged, another])
+def test_a_corpus_that_fails_on_one_rank_is_told_once_by_that_rank(
+    made: Callable[[Path, Path], str], config: Path, tmp_path: Path
+) -> None:
+    run, corpus = tmp_path / "run", tmp_path / "elsewhere"
+    to_the_end(config, run, 2, "--training.steps", "1")
+    before = contents(run)
+    message = made(config.with_name("corpus"), corpus)
+    elsewhere = {1: ["--corpus", str(corpus)]}
+    arguments = command(config, run, "--overwrite")
+    with Ranked(arguments, tmp_path / "said", 3, only=elsewhere) as ranks:
+        assert all(ranks.codes()), ranks.said()
+        said = ranks.said()
+    assert said.count("edgewise:") == said.count("edgewise: rank 1: ") == 1, said
+    assert message in said
+    assert_no_traceback(said)
+    assert contents(run) == before
+
+
+def contents(run: Path) -> dict[Path, bytes]:
+    """All that is in a folder, but for the mark of who writes there."""
+    files = [path for path in run.rglob("*") if path.is_file() and path.name != ".edgewise-lock"]
+    return {path: path.read_bytes() for path in files}
