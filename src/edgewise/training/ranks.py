@@ -5,6 +5,7 @@ A process alone is one of one: everything here then does nothing. Only rank 0 wr
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -160,8 +161,9 @@ def _contact() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
+        # "[file.cc:537] Read error [address]: reset by peer. This is typically caused by …"
+        said = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[0]
         raise EdgewiseError(
-            f"lost contact with the other ranks: {str(error).splitlines()[0]} (one of them has "
-            "ended or cannot be reached; the last checkpoint is whole, and the same command goes "
-            "on from it)"
+            f"lost contact with the other ranks: {said} (one of them has ended or cannot be "
+            "reached; the last checkpoint is whole, and the same command goes on from it)"
         ) from None
