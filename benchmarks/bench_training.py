@@ -44,7 +44,13 @@ RACES = {
         ),
     ),
 }
-PEAKS = ("Hugging Face Marian", "edgewise, absolute+allocator", "edgewise, relative+allocator")
+PEAKS = (
+    "Hugging Face Marian",
+    "Hugging Face Marian+allocator",
+    "edgewise, absolute",
+    "edgewise, absolute+allocator",
+    "edgewise, relative+allocator",
+)
 
 
 class Contestant:

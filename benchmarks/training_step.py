@@ -1,6 +1,6 @@
 """One contestant of bench_training.py, in a process of its own.
 
-    python benchmarks/training_step.py "edgewise, absolute" < /dev/null
+    echo | python benchmarks/training_step.py "edgewise, absolute" 64
 
 Builds a model, says "ready", and makes one training step for each line that it reads: forward pass,
 label-smoothed loss, backward pass, Adam. It answers each with seconds and loss, and at the end with
@@ -100,6 +100,7 @@ class TorchTransformer(nn.Module):
     def __init__(self, sizes: ModelSettings, vocabulary: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, sizes.d_model)
+        nn.init.normal_(self.embedding.weight, std=sizes.d_model**-0.5)
         self.dropout = nn.Dropout(sizes.dropout)
         self.transformer = nn.Transformer(
             *(sizes.d_model, sizes.heads, sizes.encoder_layers, sizes.decoder_layers, sizes.d_ff),
@@ -171,6 +172,8 @@ def main() -> None:
     if plus and not keep_freed_memory():
         raise SystemExit("the allocator of this system cannot be told")
     torch.set_num_threads(2)
+    if name.startswith("Hugging Face"):
+        import transformers.models.marian  # noqa: F401  a library, not what a step takes
     before = status("VmRSS")
     step = CONTESTANTS[name](rows)
     print("ready", flush=True)

@@ -133,15 +133,19 @@ class Torchrun:
         faults: Faults | None = None,
         *,
         options: Sequence[str] = (),
+        meet: Sequence[str] = ("--standalone",),
     ) -> None:
-        """faults: with them this file is the script, without them the package is."""
+        """faults: with them this file is the script, without them the package is.
+
+        meet: the options of torchrun that say which others there are.
+        """
         folder.mkdir(exist_ok=True)
         self.log = folder / "torchrun.log"
         script = ["-m", "edgewise"] if faults is None else [__file__]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         if faults is not None:
             environment[VARIABLE] = json.dumps(asdict(faults))
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        launch = [sys.executable, "-m", "torch.distributed.run", *meet]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [*launch, f"--nproc-per-node={size}", *options, *script, *arguments],

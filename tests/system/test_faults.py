@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -74,15 +75,19 @@ def test_torchrun_trains_with_the_package_as_its_module(
 MESSAGE = "stopped by SIGTERM after update 5, which is saved; the same command goes on"
 
 
-def test_sigterm_to_one_rank_ends_all_after_saving(config: Path, two: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_one_rank_ends_all_after_saving(
+    number: signal.Signals, code: int, config: Path, two: Path, tmp_path: Path
+) -> None:
     run, folder = tmp_path / "run", tmp_path / "records"
-    faults = Faults(rank=1, update=5, signal=signal.SIGTERM, records=str(folder))
+    faults = Faults(rank=1, update=5, signal=number, records=str(folder))
     with Torchrun(command(config, run), tmp_path / "said", 2, faults) as launched:
         assert launched.code() == 1, launched.said()
         said = launched.said()
-    assert said.count(MESSAGE) == len(re.findall("^edgewise:", said, re.M)) == 1, said
+    message = MESSAGE.replace("SIGTERM", number.name)
+    assert said.count(message) == len(re.findall("^edgewise:", said, re.M)) == 1, said
     assert_no_traceback(said)
-    assert noted(folder, "codes") == {0: [143], 1: [143]}
+    assert noted(folder, "codes") == {0: [code], 1: [code]}
     assert saved_step(config, run) == logged_step(run) == 5
     to_the_end(config, run, 2)
     assert_the_same_run(run, two, STEPS)
@@ -196,6 +201,41 @@ def test_started_anew_by_torchrun_a_run_goes_on_to_the_same_bytes(
     assert [len(pids) for pids in noted(folder, "pids").values()] == [2, 2]
     assert_the_same_run(run, two, STEPS)
     assert starts(run) == [(0, 2), (3, 2)]
+
+
+def test_two_machines_go_on_when_a_rank_of_one_has_died(
+    config: Path, two: Path, tmp_path: Path
+) -> None:
+    # Each machine has its torchrun, which counts its own restarts only: the other one's rank is
+    # started anew as if it were the first time, with --overwrite.
+    run, folder = tmp_path / "run", tmp_path / "records"
+    faults = Faults(rank=1, update=5, signal=signal.SIGKILL, records=str(folder))
+    arguments = command(config, run, "--overwrite")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    meet = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    meet += ["--rdzv-id=two", "--local-addr=127.0.0.1", "--max-restarts=3"]
+    with (
+        Torchrun(arguments, tmp_path / "first", 1, faults, meet=meet) as first,
+        Torchrun(arguments, tmp_path / "second", 1, faults, meet=meet) as second,
+    ):
+        said = [launched.code(120) or launched.said() for launched in (first, second)]
+        assert all(isinstance(text, str) for text in said), first.said() + second.said()
+    assert_the_same_run(run, two, STEPS)
+    assert starts(run)[:2] == [(0, 2), (3, 2)]
+
+
+def test_a_restart_before_anything_was_begun_still_overwrites(
+    config: Path, two: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    to_the_end(config, run, 1, "--training.seed", "7")
+    arguments = command(config, run, "--overwrite")
+    with Ranked(arguments, tmp_path / "said", 2) as died:
+        died.kill()
+    with Ranked(arguments, tmp_path / "said", 2, after=died) as ranks:
+        assert ranks.codes() == [0, 0], ranks.said()
+    assert_the_same_run(run, two, STEPS)
 
 
 def test_ranks_started_anew_find_each_other_and_not_those_that_died(

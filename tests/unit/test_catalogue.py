@@ -7,7 +7,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -355,6 +355,19 @@ def test_sides_must_have_as_many_lines_as_each_other(mirror: Path, tmp_path: Pat
     with pytest.raises(DataError, match=message):
         fetch(one(members(file, en="en", de="de"), 4), tmp_path / "c", mirror=str(mirror))
     assert texts(tmp_path / "c" / "one") == {}
+
+
+@pytest.mark.parametrize("change", [lambda kept: kept[:-1] + b"!", lambda kept: kept[:99]])
+def test_a_kept_file_that_has_changed_is_fetched_anew(
+    mirror: Path, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    kept = tmp_path / "cache" / "downloads" / EUROPARL.path
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(change(CONTENTS[EUROPARL.path]))
+    wanted = one(members(EUROPARL, en="training/e.de-en.en", de="training/e.de-en.de"))
+    fetch(wanted, tmp_path / "cache", mirror=str(mirror))
+    assert set(texts(tmp_path / "cache" / "one").values()) == {ENGLISH, GERMAN + b"\n"}
+    assert not kept.exists()
 
 
 def test_two_processes_do_not_fetch_into_one_folder(mirror: Path, tmp_path: Path) -> None:

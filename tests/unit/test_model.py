@@ -14,6 +14,7 @@ from edgewise import RelationAttention, RelativePositions
 from edgewise.attention import reference
 from edgewise.model.dropout import Dropout
 from edgewise.model.initial import initialise
+from edgewise.model.layers import FeedForward, Residual
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer, sinusoids
 
@@ -414,6 +415,41 @@ def test_dropout_acts_on_embeddings_and_on_the_output_of_each_sublayer() -> None
     assert sorted(seen) == sorted(["dropout", *sublayers])
     for name, dropped in seen.items():
         assert 0.2 < dropped.double().mean() < 0.4, name
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_gradients_of_sums_made_in_place_are_those_of_the_function(
+    norm: str, dropout: float
+) -> None:
+    residual = Residual(settings_of(norm=norm, dropout=dropout)).double()
+    layer = FeedForward(12, 20).double()
+
+    def function(x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        result: Tensor = residual(1 * x, layer)
+        return result
+
+    x = torch.randn(2, 3, 12, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(function, x)
+    with torch.no_grad():
+        branch = residual.dropout.eval()(layer(residual.norm(x) if norm == "pre" else x))
+        expected = x + branch if norm == "pre" else residual.norm(x + branch)
+    residual.eval()
+    assert_equal(function(x), expected)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_sums_are_not_rounded_to_the_precision_of_products_under_autocast(norm: str) -> None:
+    residual, layer = Residual(settings_of(norm=norm)), FeedForward(12, 20)
+    x = torch.randn(2, 3, 12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = residual(x, layer)
+        branch = layer(residual.norm(x) if norm == "pre" else x)
+        expected = x + branch if norm == "pre" else residual.norm(x + branch)
+    assert branch.dtype == torch.bfloat16
+    assert result.dtype == torch.float32
+    assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("part", ["attention", "cross"])

@@ -75,10 +75,10 @@ def test_a_process_alone_says_nothing() -> None:
     ranks, gradient = Ranks(), torch.tensor([1.0, 2.0])
     with ranks.joined(torch.device("cpu")):
         assert not dist.is_initialized()
-        ranks.add_up([gradient])
+        ranks.sum_gradients([gradient])
         ranks.spread({"gradient": gradient})
         assert gradient.tolist() == [1.0, 2.0]
-        assert ranks.added([1.5, 2.5]) == [1.5, 2.5]
+        assert ranks.summed([1.5, 2.5]) == [1.5, 2.5]
         assert ranks.highest(7) == 7
         assert ranks.told({"a": [None]}) == {"a": [None]}
         with pytest.raises(DataError, match="mine"), ranks.together():
@@ -104,7 +104,7 @@ def _failed(ranks: Ranks, errors: dict[int, Exception]) -> list[str]:
 
 def _all_cases(ranks: Ranks, leave: Any) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    results["added"] = ranks.added([float(ranks.rank), 0.1 * 10**ranks.rank, 0.0])
+    results["added"] = ranks.summed([float(ranks.rank), 0.1 * 10**ranks.rank, 0.0])
     results["highest"] = [ranks.highest(ranks.rank), ranks.highest(-ranks.rank)]
     results["told"] = [
         ranks.told(value if ranks.is_first else "not asked")
@@ -120,11 +120,11 @@ def _all_cases(ranks: Ranks, leave: Any) -> dict[str, Any]:
     module.MESSAGE = 10
     gradients = [torch.full((n, 2), float(n * 10**ranks.rank)) for n in (1, 4, 7, 2)]
     before = [gradient.data_ptr() for gradient in gradients]
-    ranks.add_up(gradients)
+    ranks.sum_gradients(gradients)
     results["in place"] = before == [gradient.data_ptr() for gradient in gradients]
     results["gradients"] = [gradient.tolist() for gradient in gradients]
     infinite = [torch.tensor([1.0, float("inf") if ranks.rank == 2 else 2.0])]
-    ranks.add_up(infinite)
+    ranks.sum_gradients(infinite)
     results["infinite"] = infinite[0].tolist()
 
     results["nobody"] = _failed(ranks, {})
@@ -137,7 +137,7 @@ def _all_cases(ranks: Ranks, leave: Any) -> dict[str, Any]:
         return results
     try:
         while True:
-            ranks.added([1.0])
+            ranks.summed([1.0])
     except EdgewiseError as error:
         results["lost"] = [type(error).__name__, str(error)]
     return results

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from errno import ENOSPC
+from errno import EDQUOT, ENOSPC
 from types import FrameType
 
 from cyclopts import App, CycloptsError
@@ -48,6 +48,9 @@ def main() -> None:
     code = run(sys.argv[1:])
     # All is said. torchrun sends SIGTERM to all ranks when one has ended: it changes nothing now.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    torch = sys.modules.get("torch")
+    if code and "RANK" in os.environ and torch is not None and torch.cuda.is_initialized():
+        os._exit(code)  # nccl's own end would wait for the other ranks
     sys.exit(code)
 
 
@@ -60,6 +63,8 @@ def run(arguments: list[str]) -> int:
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, ValidationError) as error:
+        if os.environ.get("LOCAL_RANK", "0") != "0":  # all ranks of a machine were told the same
+            return USAGE
         return _failed(explain_settings(error), USAGE)
     except ElsewhereError as error:
         return _code(error.cause)
@@ -75,7 +80,8 @@ def run(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        remedy = ": make room, and give the same command again" if error.errno == ENOSPC else ""
+        full = error.errno in (ENOSPC, EDQUOT)
+        remedy = ": make room, and give the same command again" if full else ""
         return _failed(f"{where}{error.strerror or error}{remedy}", INPUT_OUTPUT)
     return 0
 

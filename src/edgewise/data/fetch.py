@@ -84,6 +84,7 @@ class _Shelf:
     ) -> None:
         self.kept, self.patience, self.progress = kept, patience, progress
         self.folder = self.host = None
+        self._checked: set[Path] = set()  # in this command
         if mirror is not None and "://" in mirror:
             if urlsplit(mirror).scheme not in ("http", "https"):
                 raise SettingError(f"--mirror must be a folder, http:// or https://; got {mirror}")
@@ -99,7 +100,8 @@ class _Shelf:
     def get(self, file: File) -> Path:
         """The file, its hash checked; MissingError if it is not there."""
         kept = self.kept / file.path
-        if kept.is_file() and not (file.exact and kept.stat().st_size != file.size):
+        if kept in self._checked or self._is_right(kept, file):
+            self._checked.add(kept)
             return kept
         if self.folder is not None:
             path = self.folder / file.path
@@ -111,7 +113,20 @@ class _Shelf:
         address = f"{self.host}/{quote(file.path)}" if self.host is not None else file.address
         assert address is not None
         download(file, address, kept, patience=self.patience, progress=self.progress)
+        self._checked.add(kept)
         return kept
+
+    def _is_right(self, kept: Path, file: File) -> bool:
+        """Whether a file was fetched before and is as it was; one that has changed is removed."""
+        if not kept.is_file():
+            return False
+        self.progress(f"checking {kept}", 0, 0)
+        try:
+            check(kept, file, str(kept))
+        except DataError:
+            kept.unlink()
+            return False
+        return True
 
 
 def _make(bitext: Bitext, out: Path, shelf: _Shelf) -> None:

@@ -20,7 +20,7 @@ STEPS = 1 << 16
 class Dropout(nn.Module):
     """Zeroes elements of x by chance in training, and scales the others so that the mean stays.
 
-    In place: x must be the last result of something that does not need it for its gradient.
+    Maybe in place: x must be the result of something that does not need it for its gradient.
     """
 
     def __init__(self, probability: float) -> None:
@@ -42,10 +42,11 @@ class Dropout(nn.Module):
 
 def kept(x: Float[Tensor, "..."], dropped: int) -> UInt8[Tensor, "..."]:
     """1 for each element that stays: all but `dropped` of 65,536 by chance."""
-    fours = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    count = (x.numel() + 3) // 4
+    fours = torch.empty(count, dtype=torch.int64, device=x.device).random_(-(2**63), None)
     random = fours.view(torch.int16)[: x.numel()].view(x.shape)
     # Into bytes: PyTorch's comparison that makes booleans takes several times as long.
-    result = torch.empty(x.shape, dtype=torch.uint8)
+    result = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
     return torch.ge(random, dropped - STEPS // 2, out=result)
 
 

@@ -23,7 +23,7 @@ from edgewise.training.reporter import Reporter
 from edgewise.training.run import is_run, note_start, run_folder
 from edgewise.training.settings import RunSettings
 from edgewise.training.signals import stop_signals
-from edgewise.training.trainer import Trainer, Update, Whole, device_of
+from edgewise.training.trainer import Totals, Trainer, Update, device_of
 
 BEGUN = "begun"  # what rank 0 leaves for those who are started after it
 
@@ -56,10 +56,19 @@ def train(
         torch.set_num_threads(settings.training.threads)
     if reporter is None or not ranks.is_first:
         reporter = Reporter()
+    device = device_of(settings.training, ranks)
     with ExitStack() as stack:
-        launch = stack.enter_context(ranks.joined(device_of(settings.training, ranks)))
+        launch = stack.enter_context(ranks.joined(device))
+        on_gpu = device.type == "cuda"
+        some_are = bool(ranks.highest(on_gpu))
+        with ranks.together():
+            if some_are and not on_gpu:
+                raise SettingError(
+                    f"rank {ranks.rank} has no GPU, and others have (set training.device to cpu, "
+                    "or mend that machine)"
+                )
         # Started anew by torchrun, a run goes on from its last checkpoint, whatever was asked for.
-        begun = ranks.restarts > 0 or (launch is not None and launch.check([BEGUN]))
+        begun = ranks.restarts > 0 if launch is None else launch.check([BEGUN])
         overwrite = overwrite and not begun
         with ranks.together():
             # What cannot be is refused before anything is written or, by overwrite, removed.
@@ -101,8 +110,8 @@ def require_fit(settings: RunSettings, corpus: Corpus, ranks: Ranks) -> None:
     if options.batches < ranks.size:
         raise SettingError(
             f"training.batches must be at least the number of ranks, {ranks.size}, so that each "
-            f"has a batch of an update; got {options.batches} (start fewer ranks, or set more "
-            "training.batches of fewer training.batch_tokens, with the same product)"
+            f"has a batch of an update; got {options.batches} (start fewer ranks, or a new run "
+            "with more training.batches of fewer training.batch_tokens)"
         )
     if options.patience is not None and corpus.valid is None:
         raise SettingError(
@@ -191,9 +200,9 @@ class _Loop:
         mine = list(taken.values())[self.ranks.rank :: self.ranks.size]
         batches = [self.batches.batch(pairs) for pairs in mine]
         tokens = [self.batches.tokens(pairs) for pairs in taken.values()]
-        whole = Whole(len(taken), *map(sum, zip(*tokens, strict=True)))
+        totals = Totals(len(taken), *map(sum, zip(*tokens, strict=True)))
         try:
-            update = self.trainer.update(progress.step + 1, batches, whole)
+            update = self.trainer.update(progress.step + 1, batches, totals)
         except NotFiniteError as error:
             raise self.ranks.agreed(_not_finite(error, progress.step + 1, taken)) from None
         progress.step, progress.position = update.step, position

@@ -90,7 +90,8 @@ def _slices(
     buffer = states.new_empty(min(rows, len(states)), vocabulary)
     if differentiate:
         of_states = torch.empty_like(states)
-        of_table = torch.empty_like(table, dtype=work)
+        new = torch.empty_like if len(states) else torch.zeros_like
+        of_table = new(table, dtype=work)
     for begin in range(0, len(states), rows):
         here = slice(begin, begin + rows)
         x, t = states[here], target[here, None]

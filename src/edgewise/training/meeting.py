@@ -39,4 +39,6 @@ def meeting_place(store: Store, rank: int, size: int) -> Store:
             if store.check([f"{room}/{other}"]):
                 waiting.remove(other)
         time.sleep(0.01)
+    if waiting:
+        raise RuntimeError(f"ranks {sorted(waiting)} did not come within {PATIENCE} seconds")
     return PrefixStore(room, store)

@@ -20,6 +20,7 @@ class Metrics:
             # A line reaches the file when it is written: a kill loses none.
             self._lines = path.open("a", encoding="utf-8", buffering=1)
             self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        self._hook = threading.excepthook
         threading.excepthook = _excepthook
 
     def write(self, kind: str, step: int, **values: float | int) -> None:
@@ -41,7 +42,7 @@ class Metrics:
                 self._lines.close()
             finally:
                 self._board.close()
-                threading.excepthook = threading.__excepthook__
+                threading.excepthook = self._hook
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -68,16 +69,19 @@ def _cut_back(path: Path, step: int) -> None:
     """Drop what was logged after the step that training goes on from, and what is torn."""
     if not path.exists():
         return
-    temporary = path.with_name(f".{path.name}")
-    with path.open("rb") as old, temporary.open("wb") as new:
-        for line in old:
-            try:
-                logged = int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
-                break
-            if not line.endswith(b"\n") or logged > step:
-                break
-            new.write(line)
-        new.flush()
-        os.fsync(new.fileno())
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
+    try:
+        with path.open("rb") as old, temporary.open("wb") as new:
+            for line in old:
+                try:
+                    logged = int(json.loads(line)["step"])
+                except (ValueError, KeyError, TypeError):
+                    break
+                if not line.endswith(b"\n") or logged > step:
+                    break
+                new.write(line)
+            new.flush()
+            os.fsync(new.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -37,14 +37,14 @@ class Ranks:
     @classmethod
     def of_environment(cls) -> "Ranks":
         """As torchrun says in the environment."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
-        given = [os.environ.get(name, default) for name, default in zip(names, "0100", strict=True)]
+        alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "TORCHELASTIC_RESTART_COUNT": 0}
+        given = {name: os.environ.get(name, value) for name, value in alone.items()}
         try:
-            rank, size, local, restarts = map(int, given)
+            rank, size, local, restarts = map(int, given.values())
         except ValueError:
             rank, size = -1, 0
         if not 0 <= rank < size:
-            shown = ", ".join(f"{n}={v}" for n, v in zip(names, given, strict=True))
+            shown = ", ".join(f"{name}={value}" for name, value in given.items())
             raise SettingError(
                 f"the environment must name a rank below the number of ranks; got {shown} "
                 "(start several processes with torchrun)"
@@ -57,9 +57,13 @@ class Ranks:
 
     @contextmanager
     def joined(self, device: torch.device) -> Iterator[Store | None]:
-        """Meet the other processes, in a store that lasts over restarts; leave them at the end."""
+        """Meet the other processes; leave them at the end.
+
+        Gives torchrun's store if it is one that outlives restarts.
+        """
+        lasting = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         if self.size == 1:
-            yield None
+            yield launch_store(0, 1) if lasting else None
             return
         backend = "gloo"
         if device.type == "cuda":
@@ -70,9 +74,12 @@ class Ranks:
             place = meeting_place(store, self.rank, self.size)
             dist.init_process_group(backend, store=place, rank=self.rank, world_size=self.size)
         try:
-            yield store
-        finally:
-            dist.destroy_process_group()
+            yield store if lasting else None
+        except BaseException:
+            if device.type == "cpu":  # nccl would wait for the others, who may wait for this one
+                dist.destroy_process_group()
+            raise
+        dist.destroy_process_group()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -92,7 +99,7 @@ class Ranks:
         """What to raise where all ranks have come to the same error."""
         return error if self.is_first else ElsewhereError(error)
 
-    def added(self, values: Sequence[float]) -> list[float]:
+    def summed(self, values: Sequence[float]) -> list[float]:
         """The sum over all ranks of each of these."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
@@ -100,7 +107,7 @@ class Ranks:
         """The highest of what the ranks say."""
         return int(self._reduced([float(value)], dist.ReduceOp.MAX)[0])
 
-    def add_up(self, gradients: Sequence[Tensor]) -> None:
+    def sum_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Replace each by its sum over all ranks.
 
         In messages that are the same each time: three or more ranks then add in the same order
@@ -160,6 +167,8 @@ def _contact() -> Iterator[None]:
     """Say what it means when a message to the other ranks fails."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, ValueError) as error:
         # "[file.cc:537] Read error [address]: reset by peer. This is typically caused by …"
         said = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[0]

@@ -43,12 +43,13 @@ class TrainingSettings(Settings):
     compile: bool = Field(False, description="torch.compile: slow to start, faster on GPUs.")
 
 
-# What may differ when a run is continued. Other devices or threads may cost the last bits.
+# What may differ when a run is continued: what says how long, how often and where, and what helps
+# against losses that are no number. Other devices or threads may cost the last bits.
 CHANGEABLE = frozenset(
     f"training.{name}"
     for name in (
         *("steps", "patience", "save_every", "save_minutes", "keep"),
-        *("device", "threads"),
+        *("device", "threads", "factor", "warmup", "clip"),
     )
 )
 

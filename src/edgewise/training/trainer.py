@@ -33,7 +33,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Totals:
     """The batches of an update, of all ranks."""
 
     batches: int
@@ -41,7 +41,7 @@ class Whole:
     target_tokens: int
 
     @classmethod
-    def of(cls, batches: Sequence[Batch]) -> "Whole":
+    def of(cls, batches: Sequence[Batch]) -> "Totals":
         source = sum(batch.source_tokens for batch in batches)
         return cls(len(batches), source, sum(batch.target_tokens for batch in batches))
 
@@ -66,18 +66,18 @@ class Trainer:
             torch.compile(model.states, dynamic=True) if settings.compile else model.states
         )
 
-    def update(self, step: int, batches: Sequence[Batch], whole: Whole | None = None) -> Update:
+    def update(self, step: int, batches: Sequence[Batch], totals: Totals | None = None) -> Update:
         """Update number `step`, the first is 1, by the gradient over all batches of all ranks.
 
         batches: this rank's; number i of them is number i * size + rank of all.
-        whole: what the batches of all ranks are; these are all unless given.
+        totals: what the batches of all ranks are; these are all unless given.
         """
         settings, size = self.settings, self.ranks.size
-        whole = whole or Whole.of(batches)
+        totals = totals or Totals.of(batches)
         rate = learning_rate(step, self.model.settings.d_model, settings.warmup, settings.factor)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        losses = [0.0] * whole.batches
+        losses = [torch.zeros(())] * totals.batches
         for i, batch in enumerate(batches):
             index = i * size + self.ranks.rank
             # Dropout depends on where it is drawn, not on what was drawn before, nor by whom: a
@@ -85,22 +85,23 @@ class Trainer:
             torch.manual_seed(seed_of(settings.seed, step, index))
             with self._within_memory(f"batch {index + 1} of update {step}", batch):
                 # Divided by the tokens of all batches, so that each token counts the same.
-                loss = self._loss(batch, settings.label_smoothing) / whole.target_tokens
+                loss = self._loss(batch, settings.label_smoothing) / totals.target_tokens
                 loss.backward()
-                losses[index] = loss.item()
-        losses = self.ranks.added(losses)
-        total = math.fsum(losses)
-        norm = torch.nn.utils.get_total_norm(self._gradients())
-        length = norm.item()
-        if not math.isfinite(total) or not math.isfinite(length):
-            raise NotFiniteError(losses, length)
-        if settings.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), settings.clip, norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+                losses[index] = loss.detach()
         with self._within_memory(f"update {step}", batches[-1]):
+            # Read only now: reading waits for the GPU.
+            of_batches = self.ranks.summed([loss.item() for loss in losses])
+            total = math.fsum(of_batches)
+            norm = torch.nn.utils.get_total_norm(self._gradients())
+            length = norm.item()
+            if not math.isfinite(total) or not math.isfinite(length):
+                raise NotFiniteError(of_batches, length)
+            if settings.clip is not None:
+                torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), settings.clip, norm)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
             self.optimizer.step()
-        return Update(step, total, rate, length, whole.source_tokens, whole.target_tokens)
+        return Update(step, total, rate, length, totals.source_tokens, totals.target_tokens)
 
     @torch.no_grad()
     def validate(self, batches: Batches) -> float:
@@ -113,7 +114,7 @@ class Trainer:
             with self._within_memory(f"batch {index + 1} of the validation", batch):
                 losses[index] = self._loss(batch, 0.0).item()
         _, tokens = batches.tokens(epoch.order)
-        return math.fsum(self.ranks.added(losses)) / tokens
+        return math.fsum(self.ranks.summed(losses)) / tokens
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """Adam's moments and step count, by parameter."""
@@ -152,7 +153,7 @@ class Trainer:
 
     def _loss(self, batch: Batch, smoothing: float) -> Tensor:
         source, target_input, target = (
-            torch.from_numpy(array).to(self.device, non_blocking=True)
+            torch.from_numpy(array).to(self.device)
             for array in (batch.source, batch.target_input, batch.target)
         )
         mask = None if (batch.source != PAD).all() else source != PAD
@@ -163,7 +164,7 @@ class Trainer:
     def _gradients(self) -> list[Tensor]:
         """Of all ranks, added up once an update."""
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-        self.ranks.add_up(gradients)
+        self.ranks.sum_gradients(gradients)
         return gradients
 
     @contextmanager
@@ -180,8 +181,9 @@ class Trainer:
             raise EdgewiseError(
                 f"out of memory on {self.device} in {where}, {rows} pairs of {n_source} source and "
                 f"{batch.target.shape[1]} target tokens: lower training.batch_tokens (it is "
-                f"{size}) and raise training.batches (it is {count}) as much, for the same "
-                "updates; the last checkpoint is whole"
+                f"{size}) and raise training.batches (it is {count}) as much, for updates of the "
+                "same size, in a new run (--init-from takes the weights of this one, if any are "
+                "saved)"
             ) from None
 
     def _precision(self) -> AbstractContextManager[object]:
@@ -202,6 +204,11 @@ def device_of(settings: TrainingSettings, ranks: Ranks) -> torch.device:
                 raise SettingError(
                     f"training.device must be auto, cpu or cuda where several ranks train, each "
                     f"on a GPU of its own; got {name!r}"
+                )
+            if ranks.local >= torch.cuda.device_count():
+                raise SettingError(
+                    f"each rank needs a GPU of its own; this machine has "
+                    f"{torch.cuda.device_count()} and more ranks (lower --nproc-per-node)"
                 )
             device = torch.device("cuda", ranks.local)
         torch.zeros(1, device=device).item()
