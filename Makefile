@@ -33,7 +33,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The figures of benchmarks/results, anew: about forty minutes on two cores.
+# The figures of benchmarks/results, anew: about fifty minutes on two cores.
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_attention.py
 	$(BIN)/python benchmarks/bench_training.py

@@ -16,7 +16,7 @@ import pytest
 from loopback import Loopback
 
 from edgewise.cli.main import run
-from edgewise.data.corpus import Corpus
+from edgewise.data.corpus import PublicCorpus
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data"  # Multi30k and newstest, where somebody has put them
@@ -25,18 +25,18 @@ REAL = ROOT.parent / "shared" / "data"  # Multi30k and newstest, where somebody 
 COMMAND = """
 import json, signal, sys
 from pathlib import Path
-from edgewise.data.catalogue import CORPORA, Bitext, Corpus, File, Text
+from edgewise.data.catalogue import CORPORA, PublicBitext, PublicCorpus, File, Text
 
 def text(path, about):
     return Text(File(path, None, about["size"], (f"sha256:{about['sha256']}",)))
 
 known = json.loads(Path(sys.argv[1]).read_text())
 bitexts = tuple(
-    Bitext(part, lines, ({language: text(f"tiny/{part}.{language}.gz", known[f"{part}.{language}"])
+    PublicBitext(part, lines, ({language: text(f"tiny/{part}.{language}.gz", known[f"{part}.{language}"])
                           for language in ("en", "de")},))
     for part, lines in known["lines"].items()
 )
-CORPORA["tiny"] = Corpus("tiny", "a small one", "https://example.org", ("en", "de"), bitexts)
+CORPORA["tiny"] = PublicCorpus("tiny", "a small one", "https://example.org", ("en", "de"), bitexts)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests may run where it is ignored
 sys.argv = ["edgewise", *sys.argv[2:]]
 from edgewise.cli.main import main
@@ -244,7 +244,7 @@ def test_the_command_that_is_told_prepares_the_corpus(
     script = told.replace("edgewise", f"{sys.executable} -m edgewise", 1) + " --vocab-size 300"
     done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    corpus = Corpus(tmp_path / "corpus-en-de")
+    corpus = PublicCorpus(tmp_path / "corpus-en-de")
     assert (len(corpus.train), len(corpus.valid)) == (2000, 30)
 
 

@@ -14,7 +14,7 @@ import pytest
 from loopback import Loopback
 
 from edgewise.data import fetch as fetching
-from edgewise.data.catalogue import CORPORA, PARTS, Bitext, Corpus, File, Text
+from edgewise.data.catalogue import CORPORA, PARTS, File, PublicBitext, PublicCorpus, Text
 from edgewise.data.fetch import cache_folder, fetch, is_ready
 from edgewise.errors import DataError, SettingError
 
@@ -29,7 +29,7 @@ SGM = {
 }
 
 
-def files_of(corpus: Corpus) -> list[File]:
+def files_of(corpus: PublicCorpus) -> list[File]:
     return [text.file for bitext in corpus.bitexts for way in bitext.ways for text in way.values()]
 
 
@@ -76,7 +76,7 @@ def test_an_archive_is_in_a_mirror_where_it_is_at_its_public_host() -> None:
 
 
 @pytest.mark.parametrize("corpus", CORPORA.values(), ids=lambda corpus: corpus.name)
-def test_every_corpus_has_all_parts_in_all_its_languages(corpus: Corpus) -> None:
+def test_every_corpus_has_all_parts_in_all_its_languages(corpus: PublicCorpus) -> None:
     assert {bitext.part for bitext in corpus.bitexts} == {*PARTS}
     assert len({bitext.name for bitext in corpus.bitexts}) == len(corpus.bitexts)
     for bitext in corpus.bitexts:
@@ -126,16 +126,16 @@ def members(file: File, **names: str) -> dict[str, Text]:
     return {language: Text(file, name) for language, name in names.items()}
 
 
-EN_DE = Corpus(
+EN_DE = PublicCorpus(
     "en-de",
     "",
     "",
     ("en", "de"),
     (
-        Bitext(
+        PublicBitext(
             "train.e", 4, (members(EUROPARL, en="training/e.de-en.en", de="training/e.de-en.de"),)
         ),
-        Bitext(
+        PublicBitext(
             "valid",
             2,
             (
@@ -145,16 +145,16 @@ EN_DE = Corpus(
         ),
     ),
 )
-EN_FR = Corpus(
+EN_FR = PublicCorpus(
     "en-fr",
     "",
     "",
     ("en", "fr"),
     (
-        Bitext(
+        PublicBitext(
             "train.e", 4, (members(EUROPARL, en="training/e.fr-en.en", fr="training/e.fr-en.fr"),)
         ),
-        Bitext("train.g", 4, (members(GIGA, en="g.en.gz", fr="g.fr.gz"),)),
+        PublicBitext("train.g", 4, (members(GIGA, en="g.en.gz", fr="g.fr.gz"),)),
     ),
 )
 
@@ -180,9 +180,9 @@ def texts(folder: Path) -> dict[str, bytes]:
     return {path.name: gzip.decompress(path.read_bytes()) for path in folder.iterdir()}
 
 
-def one(way: dict[str, Text], lines: int = 4) -> Corpus:
+def one(way: dict[str, Text], lines: int = 4) -> PublicCorpus:
     """A corpus of one bitext."""
-    return Corpus("one", "", "", tuple(way), (Bitext("train", lines, (way,)),))
+    return PublicCorpus("one", "", "", tuple(way), (PublicBitext("train", lines, (way,)),))
 
 
 def test_a_corpus_comes_out_of_archives_line_by_line(mirror: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from edgewise.cli.console import say
 from edgewise.cli.fetch_progress import fetch_progress
-from edgewise.data.catalogue import CORPORA, PARTS, Corpus
+from edgewise.data.catalogue import CORPORA, PARTS, PublicCorpus
 from edgewise.data.fetch import cache_folder, fetch, is_ready
 from edgewise.data.grammar import pairs
 from edgewise.errors import SettingError
@@ -87,13 +87,13 @@ def get(
     print(out)
 
 
-def ready_parts(corpus: Corpus, folder: Path) -> list[str]:
+def ready_parts(corpus: PublicCorpus, folder: Path) -> list[str]:
     """Those of which all files are there."""
     lacking = {bitext.part for bitext in corpus.bitexts if not is_ready(bitext, folder)}
     return [part for part in PARTS if part not in lacking]
 
 
-def show(corpus: Corpus, out: Path) -> None:
+def show(corpus: PublicCorpus, out: Path) -> None:
     """What is there, and the commands that prepare it."""
     parts = ready_parts(corpus, out)
     for part in parts:

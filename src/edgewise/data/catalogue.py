@@ -32,7 +32,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Bitext:
+class PublicBitext:
     """Files whose lines translate each other: NAME.LANGUAGE.gz when they are ready."""
 
     name: str
@@ -50,14 +50,14 @@ class Bitext:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class PublicCorpus:
     """Bitexts to train, validate and test on; the first language is the one to translate from."""
 
     name: str
     about: str
     home: str
     languages: tuple[str, ...]
-    bitexts: tuple[Bitext, ...]
+    bitexts: tuple[PublicBitext, ...]
 
     @property
     def pairs(self) -> int:
@@ -100,7 +100,7 @@ def _newstest(name: str, size: int, text: str) -> Text:
 # are of a copy of that repository, whose files were packed anew.
 # fmt: off
 _MULTI30K = (
-    Bitext("train", 29_000, ({
+    PublicBitext("train", 29_000, ({
         "en": _multi30k("train.en.gz", 562_688, "0065d13af80720a55ca8153d126e6627",
             "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6"),
         "de": _multi30k("train.de.gz", 626_192, "81ff90b99829c0cd4b1b587d394afd39",
@@ -108,7 +108,7 @@ _MULTI30K = (
         "fr": _multi30k("train.fr.gz", 595_900, "6cb767741dcad3931f966fefbc05203f",
             "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d"),
     },)),
-    Bitext("valid", 1_014, ({
+    PublicBitext("valid", 1_014, ({
         "en": _multi30k("val.en.gz", 21_514, "2b69aa9253948ac9f67e94917272dd40",
             "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227"),
         "de": _multi30k("val.de.gz", 24_435, "6e0e229eb049e3fc99a1ef02fb2d5f91",
@@ -116,7 +116,7 @@ _MULTI30K = (
         "fr": _multi30k("val.fr.gz", 22_798, "93fc564584b7e5ba410c761ea5a1c682",
             "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc"),
     },)),
-    Bitext("test", 1_000, ({
+    PublicBitext("test", 1_000, ({
         "en": _multi30k("test_2016_flickr.en.gz", 20_933, "ff2c0fcb4893a13bd73414306bc250ae",
             "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182"),
         "de": _multi30k("test_2016_flickr.de.gz", 22_645, "efd67d314d98489b716b145475101932",
@@ -148,19 +148,19 @@ _DEV = _archive(
     "7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7")
 
 _WMT14_EN_DE = (
-    Bitext("train.europarl-v7", 1_920_209,
+    PublicBitext("train.europarl-v7", 1_920_209,
         (_members(_EUROPARL, "training/europarl-v7.de-en.{}", "en", "de"),)),
-    Bitext("train.commoncrawl", 2_399_123,
+    PublicBitext("train.commoncrawl", 2_399_123,
         (_members(_COMMONCRAWL, "commoncrawl.de-en.{}", "en", "de"),)),
-    Bitext("train.news-commentary-v9", 201_288,
+    PublicBitext("train.news-commentary-v9", 201_288,
         (_members(_NEWS_COMMENTARY, "training/news-commentary-v9.de-en.{}", "en", "de"),)),
-    Bitext("valid", 3_000, ({
+    PublicBitext("valid", 3_000, ({
         "en": _newstest("newstest2013.en-de.en.gz", 129_266,
             "ace268a1d9724ca76f6d8e5c720ffdc08f01bdce45630ed8b269dc7918e1c16e"),
         "de": _newstest("newstest2013.en-de.de.gz", 147_953,
             "d7ea35ab91ff3709e03ad9cb6bf5b4f2cc775cd2d72efd5254c4aec5e69663ca"),
     }, _members(_DEV, "dev/newstest2013.{}", "en", "de"))),
-    Bitext("test", 3_003, ({
+    PublicBitext("test", 3_003, ({
         "en": _newstest("newstest2014.en-de.en.gz", 140_794,
             "7294bccf2879a97b3706b95c9595f1459617a8ee7130d5d8581c910e69736971"),
         "de": _newstest("newstest2014.en-de.de.gz", 156_142,
@@ -172,22 +172,22 @@ _WMT14_EN_DE = (
 )
 
 _WMT14_EN_FR = (
-    Bitext("train.europarl-v7", 2_007_723,
+    PublicBitext("train.europarl-v7", 2_007_723,
         (_members(_EUROPARL, "training/europarl-v7.fr-en.{}", "en", "fr"),)),
-    Bitext("train.commoncrawl", 3_244_152,
+    PublicBitext("train.commoncrawl", 3_244_152,
         (_members(_COMMONCRAWL, "commoncrawl.fr-en.{}", "en", "fr"),)),
-    Bitext("train.news-commentary-v9", 183_251,
+    PublicBitext("train.news-commentary-v9", 183_251,
         (_members(_NEWS_COMMENTARY, "training/news-commentary-v9.fr-en.{}", "en", "fr"),)),
-    Bitext("train.un", 12_886_831, (_members(_UN, "un/undoc.2000.fr-en.{}", "en", "fr"),)),
-    Bitext("train.giga", 22_520_376,
+    PublicBitext("train.un", 12_886_831, (_members(_UN, "un/undoc.2000.fr-en.{}", "en", "fr"),)),
+    PublicBitext("train.giga", 22_520_376,
         (_members(_GIGA, "giga-fren.release2.fixed.{}.gz", "en", "fr"),)),
-    Bitext("valid", 3_000, ({
+    PublicBitext("valid", 3_000, ({
         "en": _newstest("newstest2013.en-fr.en.gz", 129_266,
             "ace268a1d9724ca76f6d8e5c720ffdc08f01bdce45630ed8b269dc7918e1c16e"),
         "fr": _newstest("newstest2013.en-fr.fr.gz", 144_824,
             "909b63be5df3eb8c13e1d5967bf3f0adfdb9f6ed5e638c5bffff563ee2ff7f41"),
     }, _members(_DEV, "dev/newstest2013.{}", "en", "fr"))),
-    Bitext("test", 3_003, ({
+    PublicBitext("test", 3_003, ({
         "en": _newstest("newstest2014.en-fr.en.gz", 147_123,
             "9a12cb6e8efb3509ebede627e4a9c83ee64935509d561ff70f4b7bd5f93f6096"),
         "fr": _newstest("newstest2014.en-fr.fr.gz", 164_043,
@@ -202,21 +202,21 @@ _WMT14_EN_FR = (
 CORPORA = {
     corpus.name: corpus
     for corpus in (
-        Corpus(
+        PublicCorpus(
             "multi30k",
             "captions of pictures, English to German and French",
             "https://github.com/multi30k/dataset",
             ("en", "de", "fr"),
             _MULTI30K,
         ),
-        Corpus(
+        PublicCorpus(
             "wmt14-en-de",
             "parliament, web and news, English to German, as in the paper",
             "https://www.statmt.org/wmt14/translation-task.html",
             ("en", "de"),
             _WMT14_EN_DE,
         ),
-        Corpus(
+        PublicCorpus(
             "wmt14-en-fr",
             "parliament, web, news, UN and Canada, English to French, as in the paper",
             "https://www.statmt.org/wmt14/translation-task.html",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import quote, urlsplit
 
-from edgewise.data.catalogue import PARTS, Bitext, Corpus, File, Text
+from edgewise.data.catalogue import PARTS, File, PublicBitext, PublicCorpus, Text
 from edgewise.data.download import PATIENT, MissingError, Patience, Progress, check, download
 from edgewise.errors import DataError, SettingError
 from edgewise.storage import sweep
@@ -33,13 +33,13 @@ def cache_folder() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "edgewise"
 
 
-def is_ready(bitext: Bitext, folder: Path) -> bool:
+def is_ready(bitext: PublicBitext, folder: Path) -> bool:
     """Whether the folder of a corpus has all files of a bitext; they appear when they are whole."""
     return all((folder / name).is_file() for name in bitext.files.values())
 
 
 def fetch(
-    corpus: Corpus,
+    corpus: PublicCorpus,
     folder: Path,
     *,
     parts: Collection[str] = PARTS,
@@ -129,7 +129,7 @@ class _Shelf:
         return True
 
 
-def _make(bitext: Bitext, out: Path, shelf: _Shelf) -> None:
+def _make(bitext: PublicBitext, out: Path, shelf: _Shelf) -> None:
     """Write the files of a bitext, if all are there and fit each other."""
     paths, way = _first_way(bitext, shelf)
     new = {language: out / f".{name}.new-{os.getpid()}" for language, name in bitext.files.items()}
@@ -152,7 +152,7 @@ def _make(bitext: Bitext, out: Path, shelf: _Shelf) -> None:
             path.unlink(missing_ok=True)
 
 
-def _first_way(bitext: Bitext, shelf: _Shelf) -> tuple[dict[File, Path], Mapping[str, Text]]:
+def _first_way(bitext: PublicBitext, shelf: _Shelf) -> tuple[dict[File, Path], Mapping[str, Text]]:
     tried = []
     for way in bitext.ways:
         files = {text.file for text in way.values()}
