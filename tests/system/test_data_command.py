@@ -32,8 +32,8 @@ def text(path, about):
 
 known = json.loads(Path(sys.argv[1]).read_text())
 bitexts = tuple(
-    PublicBitext(part, lines, ({language: text(f"tiny/{part}.{language}.gz", known[f"{part}.{language}"])
-                          for language in ("en", "de")},))
+    PublicBitext(part, lines, ({side: text(f"tiny/{part}.{side}.gz", known[f"{part}.{side}"])
+                                for side in ("en", "de")},))
     for part, lines in known["lines"].items()
 )
 CORPORA["tiny"] = PublicCorpus("tiny", "a small one", "https://example.org", ("en", "de"), bitexts)
