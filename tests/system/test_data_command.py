@@ -16,7 +16,7 @@ import pytest
 from loopback import Loopback
 
 from edgewise.cli.main import run
-from edgewise.data.corpus import PublicCorpus
+from edgewise.data.corpus import Corpus
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data"  # Multi30k and newstest, where somebody has put them
@@ -244,7 +244,7 @@ def test_the_command_that_is_told_prepares_the_corpus(
     script = told.replace("edgewise", f"{sys.executable} -m edgewise", 1) + " --vocab-size 300"
     done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    corpus = PublicCorpus(tmp_path / "corpus-en-de")
+    corpus = Corpus(tmp_path / "corpus-en-de")
     assert (len(corpus.train), len(corpus.valid)) == (2000, 30)
 
 
