@@ -30,6 +30,7 @@ def train(
     edgewise train configs/multi30k.toml --corpus corpora/multi30k --out runs/multi30k
     edgewise train configs/multi30k.toml --model.dropout 0.2 --out runs/less-dropout
     edgewise train runs/multi30k/config.toml --training.steps 12000    # go on for longer
+    torchrun --standalone --nproc-per-node 2 -m edgewise train configs/multi30k.toml  # two devices
     ```
 
     Parameters
