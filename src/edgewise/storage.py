@@ -82,7 +82,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     )
     temporary.mkdir()
     try:
-        with _held(temporary):
+        with held(temporary):
             yield temporary
             for folder, _, names in os.walk(temporary):
                 for name in names:
@@ -102,7 +102,7 @@ def _clear_up(path: Path) -> None:
     """Remove what killed writers of this folder left; raise SettingError if one is at work."""
     name = glob.escape(path.name)
     for stale in path.parent.glob(f".{name}.new-*"):
-        with _held(stale) as free:
+        with held(stale) as free:
             if not free:
                 raise SettingError(f"another process is writing {path}")
             shutil.rmtree(stale, ignore_errors=True)
@@ -114,7 +114,7 @@ def _clear_up(path: Path) -> None:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[bool]:
+def held(folder: Path) -> Iterator[bool]:
     """Lock a folder, as a sign that its writer lives; False if somebody else has it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,6 +1,5 @@
 """A corpus of the catalogue as text files that `edgewise prepare` reads."""
 
-import fcntl
 import gzip
 import os
 import posixpath
@@ -8,7 +7,6 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
 from typing import cast
@@ -17,7 +15,7 @@ from urllib.parse import quote, urlsplit
 from edgewise.data.catalogue import PARTS, File, PublicBitext, PublicCorpus, Text
 from edgewise.data.download import PATIENT, MissingError, Patience, Progress, check, download
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import sweep
+from edgewise.storage import held, sweep
 
 _BLOCK = 1 << 20
 _DAMAGE = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)
@@ -59,7 +57,11 @@ def fetch(
         return out
     out.mkdir(parents=True, exist_ok=True)
     missing: dict[str, str] = {}
-    with _alone(folder):
+    with held(folder) as free:
+        if not free:
+            raise SettingError(
+                f"another process is fetching into {folder}: wait for it, or choose another --dir"
+            )
         sweep(out)
         for bitext in wanted:
             if not is_ready(bitext, out):
@@ -233,18 +235,3 @@ def _write(blocks: Iterable[bytes], path: Path) -> int:
         file.flush()
         os.fsync(file.fileno())
     return lines
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SettingError(
-                f"another process is fetching into {folder}: wait for it, or choose another --dir"
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
