@@ -4,7 +4,6 @@
 starts torchrun itself, with this file as its script.
 """
 
-import atexit
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -253,8 +253,7 @@ def _rank(arguments: list[str], log: str, environment: dict[str, str]) -> None:
 
 
 def _main(arguments: list[str]) -> None:
-    from edgewise.cli.main import main
-
+    commands = import_module("edgewise.cli.main")
     faults = Faults(**json.loads(os.environ[VARIABLE]))
     rank = int(os.environ["RANK"])
     if faults.rank in (None, rank) and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -265,15 +264,20 @@ def _main(arguments: list[str]) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + faults.memory, resource.RLIM_INFINITY))
     sys.argv = ["edgewise", *arguments]
-    if not faults.records:
-        main()
-    _record(Path(faults.records), rank)
-    _note(faults.records, "pids", rank, os.getpid())
-    try:
-        main()
-    except SystemExit as error:
-        _note(faults.records, "codes", rank, error.code)
-        raise
+    if faults.records:
+        _record(Path(faults.records), rank)
+        _note(faults.records, "pids", rank, os.getpid())
+    leave = commands.leave
+
+    def noted_leave(code: int) -> None:
+        if faults.records:
+            _note(faults.records, "codes", rank, code)
+        if faults.exiting and faults.rank in (None, rank):
+            os.kill(os.getpid(), signal.SIGTERM)
+        leave(code)
+
+    commands.leave = noted_leave
+    commands.main()
 
 
 def _note(folder: str, what: str, rank: int, value: object) -> None:
@@ -291,8 +295,6 @@ def _go_wrong(faults: Faults) -> None:
     if faults.leaving:
         leave = dist.destroy_process_group
         dist.destroy_process_group = lambda: (again(), leave())
-    if faults.exiting:
-        atexit.register(again)
     seen = {"update": 0, "batch": 0}
     there = {"update": faults.update, "batch": faults.batch}
     update_of, loss_of, summed_loss = Trainer.update, Trainer._loss, trainer.summed_loss

@@ -5,6 +5,7 @@ import signal
 import sys
 from errno import EDQUOT, ENOSPC
 from types import FrameType
+from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 from pydantic import ValidationError
@@ -48,9 +49,19 @@ def main() -> None:
     code = run(sys.argv[1:])
     # All is said. torchrun sends SIGTERM to all ranks when one has ended: it changes nothing now.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    torch = sys.modules.get("torch")
-    if code and "RANK" in os.environ and torch is not None and torch.cuda.is_initialized():
-        os._exit(code)  # nccl's own end would wait for the other ranks
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """Exit; a rank at once.
+
+    When Python ends in its own time, threads of PyTorch's that still hold on to other ranks may
+    wait for these (nccl), or abort the process though all went well (gloo, now and then).
+    """
+    if "RANK" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
