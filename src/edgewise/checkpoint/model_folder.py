@@ -18,6 +18,8 @@ from edgewise.model.transformer import Transformer
 from edgewise.storage import check, new_folder, read_json, seal, write_json
 
 KIND, VERSION = "model", 1
+# How such a model is meant to be used: as in the paper. Any of the DecodingSettings may stand here.
+GENERATION = {"beam": 4, "length_penalty": 0.6, "extra_tokens": 50}
 
 _CARD = """# A translation model
 
@@ -62,7 +64,7 @@ def write_model(
         "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest},
     }
     write_json(folder / "config.json", config)
-    write_json(folder / "generation_config.json", {"extra_tokens": 50})
+    write_json(folder / "generation_config.json", GENERATION)
     card = _CARD.format(
         positions=_positions(settings),
         parameters=sum(tensor.numel() for tensor in tensors.values()),

@@ -17,12 +17,11 @@ def say(message: str, *, markup: bool = False) -> None:
 
 
 @contextmanager
-def stage_progress() -> Iterator["Stages"]:
-    """Bars on a terminal; a line for each stage elsewhere."""
+def stage_progress(*, bars: bool = True) -> Iterator["Stages"]:
+    """Bars on a terminal; a line for each stage, and every ten seconds, elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not sys.stderr.isatty()
-    ) as progress:
+    disable = not (bars and sys.stderr.isatty())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=disable) as progress:
         yield Stages(progress)
 
 
@@ -42,4 +41,4 @@ class Stages:
             self.progress.update(self._task, completed=done)
         elif time.monotonic() - self._told > 10:
             self._told = time.monotonic()
-            say(stage + (f": {done:,} of {total:,}" if total else ""))
+            say(stage + (f": {done:,} of {total:,}" if total else f": {done:,}" if done else ""))

@@ -16,9 +16,14 @@ from edgewise.cli.average import average
 from edgewise.cli.console import say
 from edgewise.cli.data import data
 from edgewise.cli.demo import demo
+from edgewise.cli.evaluate import evaluate
+from edgewise.cli.explain import explain
+from edgewise.cli.export import export
 from edgewise.cli.names import explain_settings
 from edgewise.cli.prepare import prepare
+from edgewise.cli.score import score
 from edgewise.cli.train import settings_sources, train
+from edgewise.cli.translate import translate
 from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.training.errors import ElsewhereError, InterruptedRunError
 
@@ -34,6 +39,11 @@ app = App(
 app.command(prepare)
 app.command(App(name="train", config=settings_sources, help_format="markdown")).default(train)
 app.command(average)
+app.command(translate)
+app.command(score)
+app.command(explain)
+app.command(evaluate)
+app.command(export)
 app.command(data)
 app.command(demo)
 app.register_install_completion_command()

@@ -82,6 +82,11 @@ class Vocabulary:
         """sha256 of the model: equal vocabularies have equal digests."""
         return hashlib.sha256(self.model).hexdigest()
 
+    @property
+    def newline(self) -> int:
+        """The token of the byte that ends a line: no line has it."""
+        return int(self._processor.piece_to_id("<0x0A>"))
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The tokens of each line, without begin or end."""
         tokens: list[list[int]] = self._processor.encode(

@@ -1,56 +1,210 @@
-"""A model folder that translates text."""
+"""Text in, text out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
+from pydantic import ValidationError
 
-from edgewise.checkpoint.model_folder import load_model
-from edgewise.data.batches import padded
-from edgewise.data.vocabulary import BEGIN, END, PAD, Vocabulary
-from edgewise.decoding.greedy import greedy
-from edgewise.errors import ArgumentError
-from edgewise.model.transformer import Transformer
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.decoding.alignment import word_links
+from edgewise.decoding.engine import Engine, Hypothesis, Tokens
+from edgewise.decoding.native import BATCH_TOKENS, NativeEngine
+from edgewise.decoding.settings import DecodingSettings, penalty
+from edgewise.errors import ArgumentError, DataError, SettingError
 from edgewise.storage import read_json
 
-ROWS = 64
+# The longest source that is translated unless more is asked for: beyond it a model has learnt
+# nothing, and the time grows with the square.
+MAX_SOURCE_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A text, how likely it is, and how it was made."""
+
+    text: str
+    log_probability: float
+    score: float
+    pieces: tuple[str, ...] = ()
+    alignment: tuple[tuple[int, int], ...] = ()  # pairs of word numbers, source and target
+
+    @property
+    def pharaoh(self) -> str:
+        """The alignment as `0-0 1-2 …`."""
+        return " ".join(f"{source}-{target}" for source, target in self.alignment)
+
+
+EMPTY = Translation("", 0.0, 0.0)
 
 
 class Translator:
-    """Translates by greedy decoding."""
+    """An engine that takes text.
 
-    def __init__(self, model: Transformer, vocabulary: Vocabulary, extra_tokens: int) -> None:
-        self.model, self.vocabulary, self.extra_tokens = model.eval(), vocabulary, extra_tokens
+    >>> translator = Translator.load("runs/demo/model")  # doctest: +SKIP
+    >>> translator.translate(["The old man sleeps."], beam=1)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DecodingSettings | None = None,
+        *,
+        max_source_tokens: int = MAX_SOURCE_TOKENS,
+    ) -> None:
+        self.engine = engine
+        self.settings = DecodingSettings() if settings is None else settings
+        self.max_source_tokens = max_source_tokens
 
     @classmethod
-    def load(cls, folder: Path | str) -> "Translator":
-        """From a model folder, such as runs/demo/model."""
-        model, vocabulary = load_model(Path(folder))
-        generation = read_json(Path(folder) / "generation_config.json")
-        return cls(model, vocabulary, int(generation["extra_tokens"]))
+    def load(
+        cls,
+        *folders: Path | str,
+        device: str = "cpu",
+        batch_tokens: int = BATCH_TOKENS,
+        max_source_tokens: int = MAX_SOURCE_TOKENS,
+    ) -> "Translator":
+        """From a model folder, such as runs/demo/model; several translate together."""
+        paths = [Path(folder) for folder in folders]
+        engine = NativeEngine.load(paths, device=device, batch_tokens=batch_tokens)
+        settings = folder_settings(paths[0])
+        return cls(engine, settings, max_source_tokens=max_source_tokens)
 
-    def translate(self, texts: Iterable[str]) -> list[str]:
-        """One translation for each text, in order; an empty text stays empty."""
-        if isinstance(texts, str):
-            raise ArgumentError("texts must be a list of strings; got one string: give [text]")
-        texts = list(texts)
-        for text in texts:
-            if not isinstance(text, str):
-                raise ArgumentError(f"texts must be strings; got {type(text).__name__}")
-        tokens = self.vocabulary.encode(texts)
-        results = [""] * len(texts)
-        order = sorted(
-            (i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(tokens[i])
-        )
-        for begin in range(0, len(order), ROWS):
-            chosen = order[begin : begin + ROWS]
-            source = torch.from_numpy(padded([tokens[i] for i in chosen]))
-            translations = greedy(
-                *(self.model, source, source != PAD),
-                begin=BEGIN,
-                end=END,
-                extra_tokens=self.extra_tokens,
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.engine.vocabulary
+
+    def translate(self, texts: Iterable[str], **settings: Any) -> list[str]:
+        """The best translation of each text, in order; an empty text stays empty.
+
+        Any of the `DecodingSettings` may be given, such as beam=1.
+        """
+        return [found[0].text for found in self.translations(texts, **settings)]
+
+    def translations(
+        self,
+        texts: Iterable[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        alignments: bool = False,
+        **settings: Any,
+    ) -> list[list[Translation]]:
+        """The `n_best` translations of each text, best first; one empty one of an empty text.
+
+        prefixes: what each translation begins with.
+        alignments: say which words belong together.
+        """
+        texts = _strings("texts", texts)
+        starts = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
+        if len(starts) != len(texts):
+            raise ArgumentError(
+                f"prefixes must be as many as texts, {len(texts)}; got {len(starts)}"
             )
-            for i, translation in zip(chosen, translations, strict=True):
-                results[i] = self.vocabulary.decode(translation)
+        chosen = self.changed(settings)
+        tokens = self.vocabulary.encode(texts)
+        for i, source in enumerate(tokens):
+            if refusal := self._refusal(source):
+                raise ArgumentError(f"texts[{i}] {refusal}")
+        full = [i for i, text in enumerate(texts) if text.strip()]
+        sources = [tokens[i] for i in full]
+        begun = self.vocabulary.encode([starts[i] for i in full])
+        hypotheses = self.engine.search(sources, begun, chosen)
+        results = [[EMPTY] for _ in texts]
+        for i, found in zip(full, self._texts(sources, hypotheses, alignments), strict=True):
+            results[i] = found
         return results
+
+    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[Translation]:
+        """Each target as a translation of its source: how likely it is."""
+        left, right = _strings("sources", sources), _strings("targets", targets)
+        if len(left) != len(right):
+            raise ArgumentError(
+                f"targets must be as many as sources, {len(left)}; got {len(right)}"
+            )
+        pair = self.vocabulary.encode(left), self.vocabulary.encode(right)
+        for name, rows in zip(("sources", "targets"), pair, strict=True):
+            for i, tokens in enumerate(rows):
+                if refusal := self._refusal(tokens):
+                    raise ArgumentError(f"{name}[{i}] {refusal}")
+        return [
+            Translation(
+                text,
+                value,
+                value / penalty(len(tokens) + 1, self.settings.length_penalty),
+                tuple(self.vocabulary.pieces(tokens)),
+            )
+            for text, tokens, value in zip(right, pair[1], self.engine.score(*pair), strict=True)
+        ]
+
+    def refusal(self, text: str) -> str | None:
+        """Why a text is not translated; None if it is."""
+        return self._refusal(self.vocabulary.encode([text])[0])
+
+    def changed(self, changes: dict[str, Any]) -> DecodingSettings:
+        """The settings with changes; SettingError where they cannot be."""
+        try:
+            return DecodingSettings(**self.settings.model_dump() | changes)
+        except ValidationError as error:
+            mistake = error.errors()[0]
+            name = ".".join(map(str, mistake["loc"]))
+            message = mistake["msg"].removeprefix("Value error, ")
+            raise SettingError(f"{name}: {message}" if name else message) from None
+
+    def _refusal(self, tokens: Tokens) -> str | None:
+        if len(tokens) <= self.max_source_tokens:
+            return None
+        return (
+            f"has {len(tokens):,} tokens; at most {self.max_source_tokens:,} are translated "
+            "(max_source_tokens; or split it into sentences)"
+        )
+
+    def _texts(
+        self,
+        sources: Sequence[Tokens],
+        hypotheses: Sequence[Sequence[Hypothesis]],
+        alignments: bool,
+    ) -> list[list[Translation]]:
+        flat = [
+            (source, each)
+            for source, found in zip(sources, hypotheses, strict=True)
+            for each in found
+        ]
+        links: list[list[tuple[int, int]]] = [[] for _ in flat]
+        if alignments:
+            weights = self.engine.align([s for s, _ in flat], [h.tokens for _, h in flat])
+            links = [
+                word_links(
+                    matrix, self.vocabulary.pieces(source), self.vocabulary.pieces(each.tokens)
+                )
+                for matrix, (source, each) in zip(weights, flat, strict=True)
+            ]
+        made = iter(
+            Translation(
+                self.vocabulary.decode(each.tokens),
+                each.log_probability,
+                each.score,
+                tuple(self.vocabulary.pieces(each.tokens)),
+                tuple(linked),
+            )
+            for (_, each), linked in zip(flat, links, strict=True)
+        )
+        return [[next(made) for _ in found] for found in hypotheses]
+
+
+def folder_settings(folder: Path) -> DecodingSettings:
+    """Those that a model folder asks for."""
+    try:
+        return DecodingSettings(**read_json(folder / "generation_config.json"))
+    except (ValidationError, TypeError) as error:
+        raise DataError(f"{folder / 'generation_config.json'} cannot be read: {error}") from None
+
+
+def _strings(name: str, values: Iterable[str]) -> list[str]:
+    if isinstance(values, str):
+        raise ArgumentError(f"{name} must be a list of strings; got one string: give [text]")
+    result = list(values)
+    for value in result:
+        if not isinstance(value, str):
+            raise ArgumentError(f"{name} must be strings; got {type(value).__name__}")
+    return result

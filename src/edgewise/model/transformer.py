@@ -74,7 +74,7 @@ class Transformer(nn.Module):
         result: Tensor = self.decoder_norm(x)
         return result
 
-    def logits(self, x: Float[Tensor, "batch n d_model"]) -> Float[Tensor, "batch n vocabulary"]:
+    def logits(self, x: Float[Tensor, "*n d_model"]) -> Float[Tensor, "*n vocabulary"]:
         return linear(x, self.embedding.weight)
 
     def _embed(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n d_model"]:

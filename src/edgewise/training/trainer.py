@@ -10,6 +10,7 @@ from torch import Tensor
 
 from edgewise.data.batches import Batch, Batches
 from edgewise.data.vocabulary import PAD
+from edgewise.decoding.device import device_named
 from edgewise.errors import EdgewiseError, SettingError
 from edgewise.model.initial import seed_of
 from edgewise.model.transformer import Transformer
@@ -194,29 +195,19 @@ class Trainer:
 
 def device_of(settings: TrainingSettings, ranks: Ranks) -> torch.device:
     """The device that is meant, one for each rank; SettingError if it is not there."""
-    name = settings.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        if ranks.size > 1 and device.type == "cuda":
-            if device.index is not None:
-                raise SettingError(
-                    f"training.device must be auto, cpu or cuda where several ranks train, each "
-                    f"on a GPU of its own; got {name!r}"
-                )
-            if ranks.local >= torch.cuda.device_count():
-                raise SettingError(
-                    f"each rank needs a GPU of its own; this machine has "
-                    f"{torch.cuda.device_count()} and more ranks (lower --nproc-per-node)"
-                )
-            device = torch.device("cuda", ranks.local)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        raise SettingError(
-            f"training.device must be auto, cpu, or a GPU of this machine such as cuda:0; got "
-            f"{settings.device!r}: {str(error).splitlines()[0]}"
-        ) from None
+    device = device_named(settings.device, "training.device")
+    if ranks.size > 1 and device.type == "cuda":
+        if device.index is not None:
+            raise SettingError(
+                f"training.device must be auto, cpu or cuda where several ranks train, each "
+                f"on a GPU of its own; got {settings.device!r}"
+            )
+        if ranks.local >= torch.cuda.device_count():
+            raise SettingError(
+                f"each rank needs a GPU of its own; this machine has "
+                f"{torch.cuda.device_count()} and more ranks (lower --nproc-per-node)"
+            )
+        device = torch.device("cuda", ranks.local)
     if settings.mixed_precision and device.type == "cpu":
         raise SettingError("training.mixed_precision is for GPUs; the device is the CPU")
     return device

@@ -1,0 +1,155 @@
+"""edgewise evaluate."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from edgewise.cli.console import say
+from edgewise.data.encode import EMPTY, readable
+from edgewise.data.text import TextFile
+from edgewise.errors import DataError, SettingError
+from edgewise.storage import write_json, write_text
+
+
+def evaluate(
+    *,
+    source: str,
+    reference: str,
+    model: Path | None = None,
+    translations: str | None = None,
+    against: str | None = None,
+    tokenised: Annotated[bool, Parameter(negative=())] = False,
+    out: Path | None = None,
+    json_file: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
+    overwrite: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Score a model's translations, or those of a file: BLEU and chrF, also by source length.
+
+    Files have one sentence a line, plain or gzip; `a.tsv:2` is the second column of
+    tab-separated values. Intervals are of 95 %, by 1000 bootstrap resamples.
+
+    ```sh
+    edgewise evaluate --model runs/demo/model --source test.en --reference test.de
+    edgewise evaluate --translations ours.de --source test.en --reference test.de \\
+        --against theirs.de --json report.json
+    ```
+
+    Parameters
+    ----------
+    source
+        File in the language to translate from.
+    reference
+        Its translation by people.
+    model
+        Model folder to translate the source with.
+    translations
+        File of translations, instead of a model.
+    against
+        Model folder or file of translations to compare with, by paired bootstrap resampling.
+    tokenised
+        Reference and translations are tokenised: the BLEU for older papers takes their tokens.
+    out
+        File to write the model's translations to.
+    json_file
+        File to write all scores to, as JSON; - is standard output, instead of the table.
+    overwrite
+        Replace the files if they are there.
+    """
+    from edgewise.evaluation import evaluate as scored
+    from edgewise.evaluation import table
+
+    if (model is None) == (translations is None):
+        given = "neither" if model is None else "both"
+        raise SettingError(f"--model or --translations must be given, one of them; got {given}")
+    if out is not None and model is None:
+        raise SettingError(
+            f"--out keeps what --model translates; got --translations {translations}"
+        )
+    if json_file is not None and str(json_file).startswith("--"):
+        raise SettingError(f"--json must have a file or -; got the option {json_file}")
+    report_file = None if json_file == Path("-") else json_file
+    require_free(out, report_file, overwrite=overwrite)
+    system = str(model or translations)
+    files, models = [source, reference], list[str]()
+    (models if model else files).append(system)
+    if against is not None:
+        (models if Path(against).is_dir() else files).append(against)
+    texts = {name: sentences(TextFile.parse(name)) for name in files}
+    require_same_lines(texts)
+    if against is not None and len(texts[source]) < 2:
+        raise DataError(f"--against must have 2 lines or more to resample; {source} has 1")
+
+    translators = {name: load(name) for name in models}  # all, before the first takes its time
+    for path in (out, report_file):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    for name, translate in translators.items():
+        say(f"{name} translates {len(texts[source]):,} lines")
+        texts[name] = [line.replace("\n", " ") for line in translate(texts[source])]
+        if out is not None and name == system:
+            write_text(out, "".join(f"{line}\n" for line in texts[name]))
+    if not tokenised and looks_tokenised(texts[system]):
+        say(f"{system} looks tokenised: if it is, and {reference} too, give --tokenised")
+    report = scored(
+        *(texts[source], texts[system], texts[reference]),
+        against=None if against is None else texts[against],
+        tokenised=tokenised,
+    )
+    content = {"source": source, "reference": reference, "system": system, "against": against}
+    if report_file is not None:
+        write_json(report_file, content | report.as_dict())
+    if report_file == json_file:
+        print(table(report, system, against or ""))
+    else:
+        print(json.dumps(content | report.as_dict(), indent=1))
+
+
+def load(folder: str) -> Callable[[list[str]], list[str]]:
+    """A model that translates lines."""
+    from edgewise.decoding import Translator
+
+    return Translator.load(Path(folder)).translate
+
+
+def sentences(file: TextFile) -> list[str]:
+    """The lines of a file, empty ones too; DataError if one cannot be read."""
+    texts = []
+    for number, line in enumerate(file.lines(), start=1):
+        reason = readable(line)
+        if line is None or reason not in ("", EMPTY):
+            raise DataError(f"line {number:,} of {file} is unusable: {reason}")
+        texts.append(line.decode())
+    return texts
+
+
+def require_same_lines(texts: Mapping[str, Sequence[str]]) -> None:
+    """Raise DataError unless there are lines, and as many in each file."""
+    (first, lines), *others = texts.items()
+    for name, given in texts.items():
+        if not given:
+            raise DataError(f"{name} is empty: there is nothing to evaluate")
+    for name, given in others:
+        if len(given) != len(lines):
+            raise DataError(
+                f"{name} must have as many lines as {first}, {len(lines):,}; it has {len(given):,}"
+            )
+
+
+def require_free(*paths: Path | None, overwrite: bool) -> None:
+    """Raise SettingError if there is something that must not be replaced."""
+    wanted = [path for path in paths if path is not None]
+    if len({path.absolute() for path in wanted}) < len(wanted):
+        raise SettingError(f"--out and --json must be two files; got {wanted[0]} for both")
+    for path in wanted:
+        if path.is_dir():
+            raise SettingError(f"{path} must be a file to write; it is a folder")
+        if path.exists() and not overwrite:
+            raise SettingError(f"{path} exists already (--overwrite replaces it)")
+
+
+def looks_tokenised(texts: Sequence[str]) -> bool:
+    """Most lines end with a full stop that stands alone."""
+    return sum(text.endswith(" .") for text in texts) > len(texts) / 2

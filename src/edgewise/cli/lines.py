@@ -1,0 +1,37 @@
+"""Lines as they come: from a pipe as soon as they are there, from a file many at a time."""
+
+import os
+import select
+from collections.abc import Iterator
+
+from edgewise.data.text import LONGEST_LINE
+
+_BLOCK = 1 << 16
+
+
+def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
+    r"""Lines without their ends (\n, or \r\n), as many together as are there already.
+
+    The first window has at most `first` lines, so that something comes out soon; each may be twice
+    as large as the one before, up to `most`. Of a line of a megabyte or more only that is kept.
+    """
+    rest, size = b"", first
+    ready: list[bytes] = []
+    ended = False
+    while not ended or ready:
+        while not ended and len(ready) < size and (not ready or _more(descriptor)):
+            block = os.read(descriptor, _BLOCK)
+            ended = not block
+            *whole, rest = (rest + block).split(b"\n")
+            ready += whole
+            rest = rest[:LONGEST_LINE]
+            if ended and rest:
+                ready.append(rest)
+        if ready:
+            yield [line.removesuffix(b"\r") for line in ready[:size]]
+        ready, size = ready[size:], min(2 * size, most)
+
+
+def _more(descriptor: int) -> bool:
+    """Whether something can be read at once."""
+    return bool(select.select([descriptor], [], [], 0)[0])

@@ -1,0 +1,118 @@
+"""edgewise score."""
+
+import json
+import sys
+from itertools import islice, zip_longest
+from typing import Literal
+
+from edgewise.cli.console import say, stage_progress
+from edgewise.cli.model_options import Models, load_translator
+from edgewise.data.text import TextFile
+from edgewise.errors import DataError
+
+WINDOW = 2048
+
+
+def score(
+    *,
+    model: Models,
+    source: str,
+    target: str,
+    format: Literal["text", "jsonl", "tsv"] = "text",
+    device: str = "auto",
+    threads: int | None = None,
+    batch_tokens: int | None = None,
+    max_source_tokens: int | None = None,
+) -> None:
+    """Say how likely given translations are, a line each.
+
+    The log-probability is that of all tokens and the end. A pair that cannot be scored (not UTF-8,
+    too long) gives nan, is named on stderr, and makes the command exit with 65 in the end.
+
+    ```sh
+    edgewise score --model runs/demo/model --source test.en --target test.de > scores
+    ```
+
+    Parameters
+    ----------
+    model
+        Model folder; several score together (the mean of their probabilities).
+    source
+        File of sentences, one a line, plain or gzip; `a.tsv:2` is a column of a table.
+    target
+        Their translations.
+    format
+        text: the log-probability. tsv: that, the score with the length penalty, and the number of
+        tokens. jsonl: the same as an object for each line.
+    device
+        cpu, cuda, cuda:1, …; auto: a GPU if there is one.
+    threads
+        CPU threads. [default: PyTorch's choice]
+    batch_tokens
+        Tokens of source or target that are computed together. [default: 4096]
+    max_source_tokens
+        Longest line, in pieces; a longer one is refused. [default: 1024]
+    """
+    files = TextFile.parse(source), TextFile.parse(target)
+    counts = [file.count() for file in files]
+    if counts[0] != counts[1]:
+        raise DataError(
+            f"{files[0]} and {files[1]} must have as many lines; they have {counts[0]:,} and "
+            f"{counts[1]:,}"
+        )
+    translator = load_translator(
+        model,
+        device=device,
+        threads=threads,
+        batch_tokens=batch_tokens,
+        max_source_tokens=max_source_tokens,
+    )
+    refused = done = 0
+    pairs = zip_longest(*(file.lines() for file in files))
+    with stage_progress() as progress:
+        while window := list(islice(pairs, WINDOW)):
+            texts: list[tuple[str, str]] = []
+            errors: dict[int, str] = {}
+            for i, pair in enumerate(window):
+                try:
+                    left, right = (_text(line) for line in pair)
+                    error = translator.refusal(left) or translator.refusal(right)
+                except DataError as failure:
+                    left, right, error = "", "", str(failure)
+                if error:
+                    errors[i] = error
+                texts.append(("", "") if error else (left, right))
+            for i, found in enumerate(translator.score(*zip(*texts, strict=True))):
+                if i in errors:
+                    say(f"line {done + i + 1:,} {errors[i]}")
+                values = (found.log_probability, found.score, len(found.pieces) + 1)
+                _write(format, done + i + 1, values, errors.get(i))
+            sys.stdout.flush()
+            done, refused = done + len(window), refused + len(errors)
+            progress("scoring", done, counts[0])
+    if refused:
+        raise DataError(f"{refused:,} of {done:,} lines were not scored")
+
+
+def _text(line: bytes | None) -> str:
+    if line is None:
+        raise DataError("lacks the column")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as failure:
+        raise DataError(f"is not UTF-8 at byte {failure.start + 1}") from None
+
+
+def _write(format: str, line: int, values: tuple[float, float, int], error: str | None) -> None:
+    log_probability, with_penalty, tokens = values
+    if format == "jsonl":
+        record = {"line": line, "log_probability": log_probability}
+        record |= {"score": with_penalty, "tokens": tokens}
+        print(json.dumps({"line": line, "error": error} if error else record))
+        return
+    cells = (
+        ["nan", "nan", "0"]
+        if error
+        else [f"{log_probability:.6f}", f"{with_penalty:.6f}", str(tokens)]
+    )
+    print(cells[0] if format == "text" else "\t".join(cells))

@@ -1,0 +1,198 @@
+"""edgewise translate."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+from edgewise.cli.console import say, stage_progress
+from edgewise.cli.lines import windows
+from edgewise.cli.model_options import Decoding, Models, load_translator
+from edgewise.data.text import TextFile
+from edgewise.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from edgewise.decoding import Translation, Translator
+
+Format = Literal["text", "jsonl", "tsv"]
+FIRST_WINDOW, WINDOW = 64, 2048
+
+
+def translate(
+    *,
+    model: Models,
+    decoding: Decoding = None,
+    format: Format = "text",
+    prefixes: str | None = None,
+    alignments: Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    batch_tokens: int | None = None,
+    max_source_tokens: int | None = None,
+) -> None:
+    r"""Translate standard input, a sentence a line, to standard output, a line each.
+
+    Lines come out in order while others are still read. An empty line gives an empty line; so does
+    one that cannot be translated (not UTF-8, too long), which is named on stderr and makes the
+    command exit with 65 in the end.
+
+    ```sh
+    edgewise translate --model runs/demo/model < in.en > out.de
+    edgewise translate --model a b c --beam 8 --n-best 4 --format jsonl < in.en > out.jsonl
+    edgewise translate --model runs/demo/model --sample --top-k 10 --seed 7 < in.en > out.de
+    ```
+
+    Parameters
+    ----------
+    model
+        Model folder; several translate together (the mean of their probabilities).
+    format
+        text: the best translation. tsv: line number, rank, score, log-probability, translation
+        (and alignment), a row for each of the n-best. jsonl: the same as an object for each line.
+    prefixes
+        File with what each translation begins with, a line each.
+    alignments
+        File to write: the words of source and translation that belong together, as `0-0 1-2`.
+    device
+        cpu, cuda, cuda:1, …; auto: a GPU if there is one.
+    threads
+        CPU threads. [default: PyTorch's choice]
+    batch_tokens
+        Source tokens times beam that are computed together. [default: 4096]
+    max_source_tokens
+        Longest line, in pieces; a longer one is refused. [default: 1024]
+    """
+    n_best = 1 if decoding is None else decoding.n_best
+    if format == "text" and n_best > 1:
+        raise SettingError(
+            f"--format text has one line for each input line; --n-best {n_best} needs --format "
+            "jsonl or tsv"
+        )
+    starts = None if prefixes is None else TextFile.parse(prefixes)
+    translator = load_translator(
+        *(model, decoding),
+        device=device,
+        threads=threads,
+        batch_tokens=batch_tokens,
+        max_source_tokens=max_source_tokens,
+    )
+    if sys.stdin.isatty():
+        say("a sentence a line, please; Ctrl-D ends")
+    began, refused = time.monotonic(), 0
+    with ExitStack() as stack:
+        links = None if alignments is None else stack.enter_context(alignments.open("wb"))
+        # Bars would stand between the translations, if these go to the terminal too.
+        progress = stack.enter_context(stage_progress(bars=not sys.stdout.isatty()))
+        writer = _Writer(format, sys.stdout.buffer, links)
+        begun = _Prefixes(starts)
+        done = 0
+        for window in windows(sys.stdin.fileno(), FIRST_WINDOW, WINDOW):
+            refused += _translated(translator, window, begun.next(len(window)), writer)
+            done += len(window)
+            progress("translating", done, 0)
+        begun.end()
+    seconds = time.monotonic() - began
+    say(f"{done:,} lines in {seconds:.1f} s")
+    if refused:
+        raise DataError(f"{refused:,} of {done:,} lines were not translated")
+
+
+def _translated(
+    translator: "Translator", lines: Sequence[bytes], prefixes: Sequence[str], writer: "_Writer"
+) -> int:
+    """Write the translations of some lines; how many were refused."""
+    texts: list[str] = []
+    errors: dict[int, str] = {}
+    for i, line in enumerate(lines):
+        try:
+            text = line.decode()
+            error = translator.refusal(text)
+        except UnicodeDecodeError as failure:
+            text, error = "", f"is not UTF-8 at byte {failure.start + 1}"
+        if error:
+            errors[i] = error
+        texts.append("" if error else text)
+    found = translator.translations(texts, prefixes=prefixes, alignments=writer.links is not None)
+    for i, (text, translations) in enumerate(zip(texts, found, strict=True)):
+        if i in errors:
+            say(f"line {writer.line + 1:,} {errors[i]}")
+        writer.write(text, translations, errors.get(i))
+    writer.flush()
+    return len(errors)
+
+
+class _Writer:
+    """Translations in one of the formats."""
+
+    def __init__(self, format: Format, out: BinaryIO, links: BinaryIO | None) -> None:
+        self.format, self.out, self.links, self.line = format, out, links, 0
+
+    def write(self, source: str, translations: Sequence["Translation"], error: str | None) -> None:
+        self.line += 1
+        self.out.write("".join(self._rows(source, translations, error)).encode())
+        if self.links is not None:
+            self.links.write((translations[0].pharaoh + "\n").encode())
+
+    def flush(self) -> None:
+        self.out.flush()
+        if self.links is not None:
+            self.links.flush()
+
+    def _rows(
+        self, source: str, translations: Sequence["Translation"], error: str | None
+    ) -> Iterator[str]:
+        if self.format == "text":
+            yield translations[0].text + "\n"
+        elif self.format == "tsv":
+            for rank, each in enumerate(translations):
+                cells = [self.line, rank + 1, f"{each.score:.6f}", f"{each.log_probability:.6f}"]
+                row = [*map(str, cells), each.text.replace("\t", " ")]
+                yield "\t".join([*row, each.pharaoh] if self.links is not None else row) + "\n"
+        elif error:
+            yield json.dumps({"line": self.line, "error": error}, ensure_ascii=False) + "\n"
+        else:
+            record = {
+                "line": self.line,
+                "source": source,
+                "translations": [self._object(each) for each in translations],
+            }
+            yield json.dumps(record, ensure_ascii=False) + "\n"
+
+    def _object(self, each: "Translation") -> dict[str, object]:
+        result: dict[str, object] = {
+            "text": each.text,
+            "score": each.score,
+            "log_probability": each.log_probability,
+            "pieces": each.pieces,
+        }
+        return result | ({"alignment": each.pharaoh} if self.links is not None else {})
+
+
+class _Prefixes:
+    """What translations begin with, as many at a time as there are lines."""
+
+    def __init__(self, file: TextFile | None) -> None:
+        self.file, self.line = file, 0
+        self._lines = iter(()) if file is None else file.lines()
+
+    def next(self, count: int) -> list[str]:
+        if self.file is None:
+            return [""] * count
+        result = []
+        for _ in range(count):
+            self.line += 1
+            line = next(self._lines, None)
+            try:
+                if line is None:
+                    raise DataError(f"{self.file} has no line {self.line:,}; the input has")
+                result.append(line.decode())
+            except UnicodeDecodeError:
+                raise DataError(f"line {self.line:,} of {self.file} is not UTF-8") from None
+        return result
+
+    def end(self) -> None:
+        if self.file is not None and next(self._lines, None) is not None:
+            raise DataError(f"{self.file} has more lines than the input, {self.line:,}")

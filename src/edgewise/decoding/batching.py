@@ -1,0 +1,13 @@
+"""Which sentences are computed together: those of about one length, as many as fit."""
+
+from collections.abc import Iterator, Sequence
+
+
+def by_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Numbers of sentences, longest first, so that padded they are at most `most` tokens."""
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    start = 0
+    while start < len(order):
+        count = max(1, most // max(1, lengths[order[start]]))
+        yield order[start : start + count]
+        start += count

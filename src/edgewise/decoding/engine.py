@@ -1,0 +1,49 @@
+"""What the commands need of an engine that runs a model: ours, or another's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.decoding.settings import DecodingSettings
+
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation as tokens, without begin and end."""
+
+    tokens: tuple[int, ...]
+    log_probability: float  # of all tokens and the end
+    score: float  # by which hypotheses are compared: the above, with the length penalty
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs a model on sentences given as tokens, in any number and of any length.
+
+    An answer never depends on which other sentences are asked for in the same call.
+    """
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    def search(
+        self,
+        sources: Sequence[Tokens],
+        prefixes: Sequence[Tokens],
+        settings: DecodingSettings,
+    ) -> list[list[Hypothesis]]:
+        """The best translations of each source that begin with its prefix, best first."""
+
+    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
+        """The log-probability of each target, its end included."""
+
+    def align(
+        self, sources: Sequence[Tokens], targets: Sequence[Tokens]
+    ) -> list[NDArray[np.float32]]:
+        """How much each target token attends to each source token, [target, source] a pair."""

@@ -1,0 +1,120 @@
+"""Translations drawn by chance, each token with its probability.
+
+A draw depends on the seed, the sentence and the number of the sample, not on the batch: the same
+sentence gives the same translations wherever it stands.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.decoding.beam import Step
+from edgewise.decoding.candidates import Predictions
+from edgewise.decoding.engine import Hypothesis, Tokens
+from edgewise.decoding.settings import DecodingSettings, penalty
+
+
+def sample(
+    step: Step,
+    settings: DecodingSettings,
+    *,
+    sources: Sequence[Tokens],
+    limits: Sequence[int],
+    prefixes: Sequence[Tokens],
+    begin: int,
+    end: int,
+    excluded: Sequence[int],
+) -> list[list[Hypothesis]]:
+    """`n_best` translations of each sentence, in the order they were drawn."""
+    slots = settings.n_best
+    living = list(range(len(sources)))
+    chances = [
+        [_chance(settings.seed, source, number) for number in range(slots)] for source in sources
+    ]
+    results: list[list[list[int]]] = [[[] for _ in range(slots)] for _ in sources]
+    sums = np.zeros((len(sources), slots))
+    going = np.ones((len(sources), slots), dtype=bool)
+    tokens = torch.full((len(sources), slots), begin)
+    for length in range(max(limits) + 1):
+        predictions = step(tokens, None)
+        hidden = [*excluded, end] if length < settings.min_length else excluded
+        uniform = [[chance.random() for chance in chances[i]] for i in living]
+        forced = [
+            prefixes[i][length] if length < len(prefixes[i]) else end if length >= limits[i] else -1
+            for i in living
+        ]
+        values, tokens = _drawn(predictions, settings, hidden, uniform, forced)
+        for row, i in enumerate(living):
+            for slot in np.nonzero(going[i])[0]:
+                sums[i, slot] += float(values[row, slot])
+                token = int(tokens[row, slot])
+                if token == end:
+                    going[i, slot] = False
+                else:
+                    results[i][slot].append(token)
+        kept = [row for row, i in enumerate(living) if going[i].any()]
+        if not kept:
+            break
+        if len(kept) < len(living):
+            step.keep(torch.tensor(kept))
+            tokens = tokens[kept]
+            living = [living[row] for row in kept]
+    return [
+        [
+            Hypothesis(
+                tuple(found),
+                float(total),
+                float(total) / penalty(len(found) + 1, settings.length_penalty),
+            )
+            for found, total in zip(samples, totals, strict=True)
+        ]
+        for samples, totals in zip(results, sums, strict=True)
+    ]
+
+
+def _chance(seed: int, source: Tokens, number: int) -> np.random.Generator:
+    return np.random.default_rng([seed, number, *source])
+
+
+def _drawn(
+    predictions: Predictions,
+    settings: DecodingSettings,
+    excluded: Sequence[int],
+    uniform: list[list[float]],
+    forced: list[int],
+) -> tuple[Float[Tensor, "batch slots"], Int[Tensor, "batch slots"]]:
+    """A token of each hypothesis and its log-probability, on the CPU."""
+    hidden = torch.tensor(excluded, dtype=torch.int64)
+    shape = len(uniform), len(uniform[0])
+    rows = shape[0] * shape[1]
+    if settings.top_k is not None:
+        values, choices = predictions.best(settings.top_k, hidden)
+    elif settings.top_p is not None:
+        values, choices = predictions.all(hidden).sort(dim=1, descending=True)
+    else:
+        values, choices = predictions.all(hidden), None
+    values = values[:rows].cpu()
+    # In float64, one after another: the sum of tens of thousands must not lose the rare ones.
+    weights = torch.softmax(values.double() / settings.temperature, dim=1)
+    if settings.top_p is not None:
+        before = weights.cumsum(1) - weights
+        weights = weights.masked_fill(before >= settings.top_p, 0)
+    cumulative = weights.cumsum(1)
+    wanted = torch.tensor(uniform, dtype=torch.float64).view(rows, 1) * cumulative[:, -1:]
+    index = torch.searchsorted(cumulative, wanted, right=True).clamp_(max=values.shape[1] - 1)
+    # Rounding may leave the number at the very end, where nothing is likely: the last that is.
+    last = (weights > 0).to(torch.uint8).cumsum(1, dtype=torch.int64).argmax(1, keepdim=True)
+    index = torch.minimum(index, last)
+    tokens = index if choices is None else choices[:rows].cpu().gather(1, index)
+    drawn = values.gather(1, index).view(shape)
+    result = tokens.view(shape)
+    if any(token >= 0 for token in forced):
+        every = torch.tensor([max(token, 0) for token in forced]).repeat_interleave(shape[1])
+        given = predictions.of(every).view(shape)
+        for row, token in enumerate(forced):
+            if token >= 0:
+                drawn[row], result[row] = given[row], token
+    return drawn, result

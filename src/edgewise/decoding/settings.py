@@ -1,0 +1,69 @@
+"""How a translation is searched for; the defaults are the paper's."""
+
+from pydantic import Field, model_validator
+
+from edgewise.settings import Settings
+
+
+class DecodingSettings(Settings):
+    """Beam search, or sampling. A model folder's generation_config.json may set any of these."""
+
+    beam: int = Field(4, ge=1, le=64, description="Hypotheses kept at each position; 1: greedy.")
+    length_penalty: float = Field(
+        0.6, ge=0, description="Scores are log-probabilities over ((5 + length) / 6) to this power."
+    )
+    n_best: int = Field(1, ge=1, le=64, description="Translations of each sentence.")
+    alternatives: bool = Field(
+        False, description="The n_best differ in the first token after the prefix, the likeliest."
+    )
+    min_length: int = Field(0, ge=0, description="Tokens of a translation, at least.")
+    max_length: int | None = Field(
+        None, ge=1, description="Tokens of a translation, at most; none: see extra_tokens."
+    )
+    extra_tokens: int = Field(
+        50, ge=0, description="Without max_length: so many more than the source has, at most."
+    )
+    sample: bool = Field(False, description="Draw tokens by chance instead of searching.")
+    temperature: float = Field(1.0, gt=0, description="Of sampling: below 1 the likely prevail.")
+    top_k: int | None = Field(None, ge=1, description="Of sampling: from the likeliest so many.")
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="Of sampling: from the likeliest that have this probability."
+    )
+    seed: int = Field(0, ge=0, description="Of sampling: another seed gives other translations.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DecodingSettings":
+        if not self.sample and self.n_best > self.beam:
+            raise ValueError(
+                f"n_best must be at most beam; got n_best={self.n_best}, beam={self.beam}"
+            )
+        if self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(
+                f"min_length must be at most max_length; got min_length={self.min_length}, "
+                f"max_length={self.max_length}"
+            )
+        unused = [
+            name
+            for name in ("temperature", "top_k", "top_p", "seed")
+            if getattr(self, name) != type(self).model_fields[name].default
+        ]
+        if self.sample and self.alternatives:
+            raise ValueError("alternatives are searched for; sample draws them: give one of both")
+        if not self.sample and unused:
+            raise ValueError(f"{unused[0]} is a setting of sampling, which needs sample")
+        return self
+
+    @property
+    def slots(self) -> int:
+        """Hypotheses of a sentence that are computed together."""
+        return self.n_best if self.sample else self.beam
+
+    def limit(self, source: int, prefix: int = 0) -> int:
+        """The most tokens, without the end, of a translation of so many tokens with their end."""
+        limit = source + self.extra_tokens if self.max_length is None else self.max_length
+        return max(limit, self.min_length, prefix)
+
+
+def penalty(length: int, power: float) -> float:
+    """What a log-probability is divided by; the length counts the end (Wu et al. 2016)."""
+    return float(((5 + length) / 6) ** power)

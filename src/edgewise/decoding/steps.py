@@ -1,0 +1,212 @@
+"""The decoder one position at a time, for several hypotheses of each sentence of a batch.
+
+Keys and values are kept where they were computed, in the slot of the hypothesis that made them.
+When hypotheses are dropped or divide, nothing is moved: a table says which slot of each position is
+a hypothesis's own, and the others are masked. For the few hypotheses of a beam that costs less than
+copying the keys and values at each position.
+
+No translation depends on its batch. Rows of a product are computed alike, bit for bit, when their
+number is a multiple of 8, so it always is; source lengths are padded to multiples of 16, the width
+of the widest vectors, and zeros beyond do not change a sum; the encoder sees only sentences of one
+padded length together. `tests/unit/test_steps.py` holds it to this.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import linear, pad
+
+from edgewise.data.batches import padded
+from edgewise.data.vocabulary import PAD
+from edgewise.decoding.fused import FusedCrossAttention, FusedDecoder, FusedSelfAttention
+from edgewise.model.transformer import Transformer, sinusoids
+
+ROWS, WIDTH = 8, 16
+FIRST_CAPACITY = 16
+# Batched products of fewer multiplications are computed by another kernel of PyTorch's.
+LEAST_PRODUCT = 400
+
+
+def up(size: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-size // multiple) * multiple
+
+
+def wide(rows: Sequence[Sequence[int]], size: int) -> Int[Tensor, "some size"]:
+    """Rows with END after each, then PAD up to the size."""
+    tokens = torch.from_numpy(padded(rows))
+    return pad(tokens, (0, size - tokens.shape[1]), value=PAD)
+
+
+def encode(
+    model: Transformer, sources: Sequence[Sequence[int]]
+) -> list[tuple[list[int], Float[Tensor, "some n d_model"], list[int]]]:
+    """For sentences of each padded length: which they are, the encoder's output, their lengths."""
+    groups: dict[int, list[int]] = {}
+    for i, source in enumerate(sources):
+        groups.setdefault(up(len(source) + 1, WIDTH), []).append(i)
+    results = []
+    for size, chosen in groups.items():
+        tokens = wide([sources[i] for i in chosen], size).to(model.embedding.weight.device)
+        lengths = [len(sources[i]) + 1 for i in chosen]
+        results.append((chosen, model.encode(tokens, tokens != PAD), lengths))
+    return results
+
+
+class Steps:
+    """The state of a search: what the decoder has seen of each hypothesis."""
+
+    def __init__(self, decoder: FusedDecoder, sources: Sequence[Sequence[int]], slots: int) -> None:
+        self.decoder, self.slots = decoder, slots
+        self.batch, self.length = len(sources), 0
+        device, dtype = decoder.embedding.device, decoder.embedding.dtype
+        encoded = encode(decoder.model, sources)
+        heads, d_head = decoder.heads, decoder.d_model // decoder.heads
+        n_source = max(
+            up(-(-LEAST_PRODUCT // (slots * d_head)), WIDTH),
+            *(memory.shape[1] for _, memory, _ in encoded),
+        )
+        self._memory = [
+            torch.zeros(2, self.batch, heads, n_source, d_head, dtype=dtype, device=device)
+            for _ in decoder.layers
+        ]
+        self._source_mask = torch.full(
+            (self.batch, 1, 1, n_source), -math.inf, dtype=dtype, device=device
+        )
+        for chosen, memory, lengths in encoded:
+            rows, n = torch.tensor(chosen, device=device), memory.shape[1]
+            for kept, layer in zip(self._memory, decoder.layers, strict=True):
+                both = linear(memory, layer.cross.key_value).view(*memory.shape[:2], 2, heads, -1)
+                kept[:, rows, :, :n] = both.permute(2, 0, 3, 1, 4)
+            for i, length in zip(chosen, lengths, strict=True):
+                self._source_mask[i, ..., :length] = 0
+        # Of each layer: keys and values, sentence, head, position and slot, feature.
+        self._seen = [
+            torch.empty(2, self.batch, heads, 0, d_head, dtype=dtype, device=device)
+            for _ in decoder.layers
+        ]
+        # 0 for the slots that a hypothesis descends from, -inf for the others.
+        self._lineage = torch.zeros(self.batch, 1, slots, 0, slots, dtype=dtype, device=device)
+        alone = torch.full((slots, slots), -math.inf, dtype=dtype, device=device)
+        self._waves = alone[:0, :0]
+        self._own = alone.fill_diagonal_(0).view(1, 1, slots, 1, slots)
+
+    def keep(self, sentences: Int[Tensor, " kept"]) -> None:
+        """Go on with these sentences only."""
+        index = sentences.to(self._source_mask.device)
+        self.batch = len(index)
+        self._memory = [kept.index_select(1, index) for kept in self._memory]
+        self._seen = [seen.index_select(1, index) for seen in self._seen]
+        self._source_mask = self._source_mask.index_select(0, index)
+        self._lineage = self._lineage.index_select(0, index)
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "batch slots"],
+        parents: Int[Tensor, "batch slots"] | None,
+    ) -> Float[Tensor, "rows d_model"]:
+        """The decoder's output for the next token of each hypothesis; rows beyond batch * slots
+        are padding. parents: the slots that the hypotheses continue; None: each its own.
+        """
+        decoder = self.decoder
+        rows = self.batch * self.slots
+        x = decoder.embedding.new_zeros(up(rows, ROWS), decoder.d_model)
+        torch.index_select(decoder.embedding, 0, tokens.flatten(), out=x[:rows])
+        x.mul_(math.sqrt(decoder.d_model))
+        if decoder.sinusoids:
+            x.add_(self._sinusoids(self.length))
+        self._grow(parents)
+        lineage = None
+        if self.slots > 1:
+            lineage = self._lineage[..., : self.length, :].flatten(3)
+        for number, layer in enumerate(decoder.layers):
+            first, second, third = layer.norms
+            if decoder.norm_before:
+                x = x + self._attend(layer.attention, number, first(x), lineage)
+                x = x.add_(self._cross(layer.cross, number, second(x)))
+                x = x.add_(layer.feed_forward(third(x)))
+            else:
+                x = first(self._attend(layer.attention, number, x, lineage).add_(x))
+                x = second(self._cross(layer.cross, number, x).add_(x))
+                x = third(layer.feed_forward(x).add_(x))
+        return x if decoder.last_norm is None else decoder.last_norm(x)
+
+    def _sinusoids(self, position: int) -> Float[Tensor, " d_model"]:
+        if len(self._waves) <= position:
+            size = max(64, 2 * position)
+            self._waves = sinusoids(size, self.decoder.d_model, self.decoder.embedding.device)
+        return self._waves[position]
+
+    def _grow(self, parents: Tensor | None) -> None:
+        """One position more."""
+        capacity = self._seen[0].shape[3] // self.slots
+        if self.length == capacity:
+            larger = max(2 * capacity, FIRST_CAPACITY)
+            for number, seen in enumerate(self._seen):
+                new = seen.new_empty(*seen.shape[:3], larger * self.slots, seen.shape[4])
+                new[:, :, :, : seen.shape[3]] = seen
+                self._seen[number] = new
+            if self.slots > 1:
+                lineage = self._lineage.new_empty(*(self.batch, 1, self.slots, larger, self.slots))
+                lineage[:, :, :, :capacity] = self._lineage
+                self._lineage = lineage
+        if self.slots > 1:
+            if parents is not None and self.length:
+                index = parents.view(self.batch, 1, self.slots, 1, 1)
+                past = self._lineage[:, :, :, : self.length]
+                past.copy_(past.gather(2, index.expand_as(past)))
+            self._lineage[:, :, :, self.length : self.length + 1] = self._own
+        self.length += 1
+
+    def _attend(
+        self,
+        layer: FusedSelfAttention,
+        number: int,
+        x: Float[Tensor, "rows d_model"],
+        lineage: Float[Tensor, "batch 1 slots n_slot"] | None,
+    ) -> Float[Tensor, "rows d_model"]:
+        batch, slots, heads, n = self.batch, self.slots, self.decoder.heads, self.length
+        rows, inner = batch * slots, self.decoder.d_model
+        mixed = linear(x, layer.into)[:rows]
+        by_head = mixed[:, : 3 * inner].view(batch, slots, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        seen = self._seen[number]
+        seen[:, :, :, (n - 1) * slots : n * slots] = by_head[1:]
+        keys, values = seen[:, :, :, : n * slots].flatten(1, 2)
+        query = by_head[0].reshape(batch * heads, slots, -1)
+        logits = torch.bmm(query, keys.mT).view(batch, heads, slots, n, slots)
+        if layer.key_labels:
+            near = min(layer.key_labels, n)
+            labels = mixed[:, 3 * inner :].view(batch, slots, heads, -1).transpose(1, 2)
+            logits[..., n - near :, :] += labels[..., layer.key_labels - near :, None]
+        flat = logits.flatten(3)
+        if lineage is not None:
+            flat += lineage
+        weights = torch.softmax(flat, dim=-1)
+        result = x.new_zeros(len(x), inner + heads * layer.value_labels)
+        output = torch.bmm(weights.flatten(0, 1), values).view(batch, heads, slots, -1)
+        result[:rows, :inner].view(batch, slots, heads, -1).copy_(output.transpose(1, 2))
+        if layer.value_labels:
+            near = min(layer.value_labels, n)
+            last = weights.view(logits.shape)[..., n - near :, :].sum(-1)
+            sums = result[:rows, inner:].view(batch, slots, heads, -1)
+            sums[..., layer.value_labels - near :].copy_(last.transpose(1, 2))
+        return linear(result, layer.out, layer.constant)
+
+    def _cross(
+        self, layer: FusedCrossAttention, number: int, x: Float[Tensor, "rows d_model"]
+    ) -> Float[Tensor, "rows d_model"]:
+        batch, slots, heads = self.batch, self.slots, self.decoder.heads
+        rows = batch * slots
+        query = linear(x, layer.query)[:rows].view(batch, slots, heads, -1).transpose(1, 2)
+        keys, values = self._memory[number].flatten(1, 2)
+        logits = torch.bmm(query.reshape(batch * heads, slots, -1), keys.mT)
+        by_sentence = logits.view(batch, heads, slots, -1)
+        by_sentence += self._source_mask
+        weights = torch.softmax(logits, dim=-1)
+        output = torch.bmm(weights, values).view(batch, heads, slots, -1)
+        result = torch.zeros_like(x)
+        result[:rows].view(batch, slots, heads, -1).copy_(output.transpose(1, 2))
+        return linear(result, layer.out)

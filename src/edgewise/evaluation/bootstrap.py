@@ -1,0 +1,88 @@
+"""BLEU of resampled corpora, from what it needs to know of each sentence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from sacrebleu.metrics.bleu import BLEU
+
+from edgewise.evaluation.bleu import Score, require_same_count
+
+# With sacreBLEU's number and seed the resamples are the same as its own.
+RESAMPLES, SEED = 1000, 12345
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SentenceStatistics:
+    """Lengths and matches of each sentence, which a corpus's BLEU is computed from the sums of.
+
+    The columns: tokens of the translation and of the reference; then of 1- to 4-grams how many
+    match, and how many there are.
+    """
+
+    counts: Int[np.ndarray, "sentence 10"]
+    signature: str
+
+    @classmethod
+    def of(cls, translations: Sequence[str], references: Sequence[str]) -> "SentenceStatistics":
+        """By sacreBLEU, whose scores of single sentences are not used."""
+        require_same_count(translations=translations, references=references)
+        metric = BLEU(tokenize="13a", force=True, effective_order=True)
+        scores = [
+            metric.sentence_score(translation, [reference])
+            for translation, reference in zip(translations, references, strict=True)
+        ]
+        counts = [[s.sys_len, s.ref_len, *s.counts, *s.totals] for s in scores]
+        signature = metric.get_signature()
+        for name, value in (("eff", "no"), ("bs", RESAMPLES), ("seed", SEED)):
+            signature.update(name, value)
+        return cls(np.array(counts, dtype=np.int64), str(signature))
+
+    def part(self, chosen: NDArray[np.bool_]) -> "SentenceStatistics":
+        """Those of some of the sentences."""
+        return SentenceStatistics(self.counts[chosen], self.signature)
+
+    def bleu(self) -> Score:
+        """BLEU of all the sentences, to the last bit sacreBLEU's."""
+        translation, reference, *grams = (int(count) for count in self.counts.sum(axis=0))
+        score = BLEU.compute_bleu(grams[:4], grams[4:], translation, reference, "exp")
+        return Score(float(score.score), self.signature)
+
+    def resampled(self) -> Float[np.ndarray, "resample"]:
+        """BLEU of corpora of as many sentences, drawn with replacement.
+
+        What is drawn depends on the number of sentences alone: for two systems it is the same.
+        """
+        generator = np.random.default_rng(SEED)
+        number = len(self.counts)
+        sums = np.empty((RESAMPLES, self.counts.shape[1]), dtype=np.int64)
+        for row in sums:
+            drawn = generator.integers(number, size=number)
+            row[:] = np.bincount(drawn, minlength=number) @ self.counts
+        return bleu_of(sums)
+
+    def interval(self) -> Interval | None:
+        """Of 95 %, around BLEU; None for a single sentence, which all resamples would be."""
+        return interval(self.resampled()) if len(self.counts) > 1 else None
+
+
+def bleu_of(sums: Int[np.ndarray, "corpus 10"]) -> Float[np.ndarray, "corpus"]:
+    """BLEU of each row of sums, smoothed as by sacreBLEU: 1/2 match, then 1/4, … if none is."""
+    translation, reference = sums[:, 0], sums[:, 1]
+    matching, total = sums[:, 2:6], sums[:, 6:10]
+    smoothed = np.where(matching > 0, matching, 0.5 ** (matching == 0).cumsum(axis=1))
+    precision = smoothed / np.maximum(total, 1)
+    brevity = np.exp(np.minimum(1 - reference / np.maximum(translation, 1), 0))
+    score = 100 * brevity * np.exp(np.log(precision).mean(axis=1))
+    # Nothing is right, or no sentence has 4 tokens.
+    return np.where(matching.any(axis=1) & total.all(axis=1), score, 0.0)
+
+
+def interval(values: Float[np.ndarray, "resample"]) -> Interval:
+    """What the middle 95 % of the values lie between."""
+    ordered = np.sort(values)
+    tail = len(ordered) // 40
+    return float(ordered[tail]), float(ordered[-1 - tail])

@@ -1,0 +1,290 @@
+"""`edgewise evaluate`: what it prints and writes, and what it says to bad input."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgewise.checkpoint.model_folder import weights, write_model
+from edgewise.cli.main import BAD_DATA, USAGE, run
+from edgewise.data.grammar import pairs
+from edgewise.data.text import LONGEST_LINE
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.decoding import Translator
+from edgewise.evaluation import bleu, evaluate, table
+from edgewise.model.initial import initialise
+from edgewise.model.settings import ModelSettings
+from edgewise.model.transformer import Transformer
+
+SOURCES, REFERENCES = (list(side) for side in zip(*pairs(30, seed=1), strict=True))
+OURS = [line.replace("der", "die") for line in REFERENCES]
+THEIRS = [line.replace("e", "a") for line in REFERENCES]
+
+
+def write(path: Path, lines: list[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+class Given:
+    """The files of a test, and the command with the source and the reference."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+        self.source = write(folder / "test.en", SOURCES)
+        self.reference = write(folder / "test.de", REFERENCES)
+        self.ours = write(folder / "ours.de", OURS)
+        self.theirs = write(folder / "theirs.de", THEIRS)
+
+    def run(self, *arguments: str | Path) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr. (A traceback would end the test.)"""
+        self._capsys.readouterr()
+        texts = ("--source", self.source, "--reference", self.reference)
+        code = run(["evaluate", *texts, *map(str, arguments)])
+        captured = self._capsys.readouterr()
+        return code, captured.out, captured.err
+
+    def refused(self, code: int, *arguments: str | Path) -> str:
+        """What the command says when it exits with this code."""
+        before = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        ended, stdout, stderr = self.run(*arguments)
+        assert (ended, stdout) == (code, "")
+        after = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        assert after == before
+        return stderr.partition("edgewise: ")[2].removesuffix("\n")
+
+
+@pytest.fixture
+def given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Given:
+    return Given(tmp_path, capsys)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model folder, as good as its initial values."""
+    vocabulary = Vocabulary.train([*SOURCES, *REFERENCES], 330)
+    settings = ModelSettings(
+        encoder_layers=1, decoder_layers=1, d_model=16, heads=2, d_ff=24, max_distance=3
+    )
+    transformer = Transformer(settings, vocabulary.size)
+    initialise(transformer, seed=1)
+    folder = tmp_path_factory.mktemp("evaluate") / "model"
+    write_model(folder, weights(transformer), settings, vocabulary, {})
+    return folder
+
+
+def test_the_table_is_on_stdout_and_nothing_else(given: Given) -> None:
+    code, stdout, stderr = given.run("--translations", given.ours, "--against", given.theirs)
+    assert (code, stderr) == (0, "")
+    report = evaluate(SOURCES, OURS, REFERENCES, against=THEIRS)
+    assert stdout == table(report, given.ours, given.theirs) + "\n"
+    assert f"{report.bleu.value:6.2f}  BLEU\n        {report.bleu.signature}\n" in stdout
+
+
+def test_json_on_stdout_comes_without_the_table(given: Given) -> None:
+    code, stdout, stderr = given.run("--translations", given.ours, "--json", "-")
+    assert (code, stderr) == (0, "")
+    content = json.loads(stdout)
+    assert {name: content.pop(name) for name in ("source", "reference", "system", "against")} == {
+        "source": given.source,
+        "reference": given.reference,
+        "system": given.ours,
+        "against": None,
+    }
+    assert content == json.loads(json.dumps(evaluate(SOURCES, OURS, REFERENCES).as_dict()))
+
+
+def test_json_in_a_file_comes_with_the_table(given: Given) -> None:
+    path = given.folder / "new folder" / "report.json"
+    arguments = ("--translations", given.ours, "--against", given.theirs, "--json", path)
+    code, stdout, _ = given.run(*arguments)
+    assert code == 0
+    assert stdout.startswith(f"30 sentences of {given.ours}\n")
+    content = json.loads(path.read_text())
+    assert content["against"] == given.theirs
+    assert content["comparison"]["difference"] > 0
+    assert "exists already (--overwrite" in given.refused(USAGE, *arguments)
+    path.write_text("old")
+    assert given.run(*arguments, "--overwrite")[0] == 0
+    assert json.loads(path.read_text()) == content
+
+
+def test_any_kind_of_text_file_gives_the_same_scores(given: Given, tmp_path: Path) -> None:
+    expected = given.run("--translations", given.ours)[1]
+    Path(given.source).write_bytes(gzip.compress(Path(given.source).read_bytes()))
+    Path(given.reference).write_bytes(Path(given.reference).read_bytes().replace(b"\n", b"\r\n"))
+    columns = write(tmp_path / "ours.tsv", [f"{i}\t{line}\tx" for i, line in enumerate(OURS)])
+    code, stdout, _ = given.run("--translations", f"{columns}:2")
+    assert code == 0
+    assert stdout.replace(f"{columns}:2", given.ours) == expected
+
+
+def test_no_other_character_than_a_line_feed_ends_a_line(given: Given) -> None:
+    write(Path(given.ours), [line.replace(" ", "\u2028", 1) for line in OURS])
+    code, stdout, _ = given.run("--translations", given.ours)
+    assert code == 0
+    assert stdout.startswith("30 sentences of ")
+
+
+def test_empty_lines_are_translations_too(given: Given) -> None:
+    given.ours = write(Path(given.ours), ["", *OURS[1:-1], ""])
+    code, stdout, _ = given.run("--translations", given.ours, "--json", "-")
+    assert code == 0
+    expected = bleu(["", *OURS[1:-1], ""], REFERENCES).value
+    assert json.loads(stdout)["bleu"]["value"] == expected
+
+
+def test_a_model_translates_the_source_and_its_translations_are_kept(
+    given: Given, model: Path, one_thread: None
+) -> None:
+    expected = Translator.load(model).translate(SOURCES)
+    out = given.folder / "kept" / "model.de"
+    code, stdout, stderr = given.run("--model", model, "--out", out, "--json", "-")
+    assert (code, stderr) == (0, f"{model} translates 30 lines\n")
+    assert out.read_text(encoding="utf-8") == "".join(
+        line.replace("\n", " ") + "\n" for line in expected
+    )
+    from_model = json.loads(stdout)
+    code, stdout, _ = given.run("--translations", out, "--against", model, "--json", "-")
+    assert code == 0
+    from_file = json.loads(stdout)
+    assert from_model["system"] == from_file["against"] == str(model)
+    assert from_model["bleu"] == from_file["bleu"]
+    assert from_model["chrf"] == from_file["chrf"]
+    assert from_file["comparison"]["p_value"] == 1
+
+
+def test_a_translation_with_a_line_feed_stays_one_line(
+    given: Given, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Translator, "translate", lambda self, texts: ["one\ntwo"] * len(texts))
+    out = given.folder / "model.de"
+    assert given.run("--model", model, "--out", out)[0] == 0
+    assert out.read_text() == "one two\n" * 30
+
+
+def test_what_is_kept_is_the_models_and_not_its_rivals(
+    given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rival = given.folder / "rival"
+    rival.mkdir()
+    load = "edgewise.cli.evaluate.load"
+    monkeypatch.setattr(load, lambda name, *_: lambda texts: [Path(name).name] * len(texts))
+    out = given.folder / "kept.de"
+    assert given.run("--model", "mine", "--against", rival, "--out", out)[0] == 0
+    assert out.read_text() == "mine\n" * 30
+
+
+def test_tokenised_text_is_told_of_and_taken_as_it_is_on_request(given: Given) -> None:
+    given.ours = write(Path(given.ours), [line.removesuffix(".") + " ." for line in OURS])
+    code, _, stderr = given.run("--translations", given.ours, "--json", "-")
+    assert code == 0
+    assert stderr == (
+        f"{given.ours} looks tokenised: if it is, and {given.reference} too, give --tokenised\n"
+    )
+    code, stdout, stderr = given.run("--translations", given.ours, "--json", "-", "--tokenised")
+    assert (code, stderr) == (0, "")
+    assert "|tok:none|" in json.loads(stdout)["tokenised_lowercased_bleu"]["signature"]
+    assert "|tok:13a|" in json.loads(stdout)["bleu"]["signature"]
+
+
+def test_a_model_or_translations_must_be_given(given: Given) -> None:
+    wanted = "--model or --translations must be given, one of them; got "
+    assert given.refused(USAGE) == wanted + "neither"
+    assert given.refused(USAGE, "--model", "m", "--translations", given.ours) == wanted + "both"
+    message = given.refused(USAGE, "--translations", given.ours, "--out", "x.de")
+    assert message == f"--out keeps what --model translates; got --translations {given.ours}"
+
+
+def test_what_is_not_there_is_named(given: Given, tmp_path: Path) -> None:
+    none = str(tmp_path / "none")
+    for option in ("--translations", "--against"):
+        arguments = () if option == "--translations" else ("--translations", given.ours)
+        assert given.refused(USAGE, *arguments, option, none) == f"there is no file {none}"
+    assert f"there is no folder {none}" in given.refused(USAGE, "--model", none)
+    assert given.refused(USAGE, "--translations", tmp_path).startswith(
+        f"{tmp_path} must be a plain"
+    )
+    message = given.refused(BAD_DATA, "--translations", given.ours, "--against", tmp_path)
+    assert message.startswith(f"{tmp_path} is not an edgewise model")
+
+
+def test_files_are_never_replaced_unasked(given: Given, model: Path) -> None:
+    message = given.refused(USAGE, "--model", model, "--out", given.reference)
+    assert message == f"{given.reference} exists already (--overwrite replaces it)"
+    message = given.refused(USAGE, "--model", model, "--out", given.folder, "--overwrite")
+    assert message == f"{given.folder} must be a file to write; it is a folder"
+    new = given.folder / "new"
+    message = given.refused(USAGE, "--model", model, "--out", new, "--json", new)
+    assert message == f"--out and --json must be two files; got {new} for both"
+    message = given.refused(USAGE, "--translations", given.ours, "--json", "--overwrite")
+    assert message == "--json must have a file or -; got the option --overwrite"
+
+
+@pytest.mark.parametrize("which", ["reference", "ours", "theirs"])
+def test_other_numbers_of_lines_are_told_with_both_files(given: Given, which: str) -> None:
+    path = getattr(given, which)
+    write(Path(path), REFERENCES[:29])
+    message = given.refused(
+        BAD_DATA, "--translations", given.ours, "--against", given.theirs, "--json", "-"
+    )
+    assert message == f"{path} must have as many lines as {given.source}, 30; it has 29"
+
+
+@pytest.mark.parametrize("which", ["source", "reference", "ours"])
+def test_there_is_nothing_to_evaluate_in_an_empty_file(given: Given, which: str) -> None:
+    path = getattr(given, which)
+    write(Path(path), [])
+    message = given.refused(BAD_DATA, "--translations", given.ours)
+    assert message == f"{path} is empty: there is nothing to evaluate"
+
+
+@pytest.mark.parametrize("which", ["source", "reference", "ours", "theirs"])
+@pytest.mark.parametrize(
+    ("line", "reason"), [(b"caf\xe9", "invalid UTF-8"), (b"x" * LONGEST_LINE, "too long")]
+)
+def test_a_line_that_cannot_be_read_is_told_with_its_number(
+    given: Given, which: str, line: bytes, reason: str
+) -> None:
+    path = Path(getattr(given, which))
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:6], line, *lines[7:]]))
+    message = given.refused(BAD_DATA, "--translations", given.ours, "--against", given.theirs)
+    assert message == f"line 7 of {path} is unusable: {reason}"
+
+
+def test_a_line_without_the_column_is_told_with_its_number(given: Given, tmp_path: Path) -> None:
+    path = write(tmp_path / "ours.tsv", [*(f"x\t{line}" for line in OURS[:4]), "x"])
+    message = given.refused(BAD_DATA, "--translations", f"{path}:2")
+    assert message == f"line 5 of {path}:2 is unusable: no such column"
+
+
+def test_one_sentence_is_scored_but_not_compared(given: Given) -> None:
+    for path, lines in (
+        (given.source, SOURCES),
+        (given.reference, REFERENCES),
+        (given.ours, OURS),
+        (given.theirs, THEIRS),
+    ):
+        write(Path(path), lines[:1])
+    assert given.run("--translations", given.ours)[0] == 0
+    message = given.refused(BAD_DATA, "--translations", given.ours, "--against", given.theirs)
+    assert message == f"--against must have 2 lines or more to resample; {given.source} has 1"
+
+
+def test_help_and_scores_of_files_do_without_torch(given: Given) -> None:
+    arguments = ["--source", given.source, "--reference", given.reference]
+    code = (
+        "import sys; from edgewise.cli.main import run\n"
+        f"run(['evaluate', *{arguments}, '--translations', {given.ours!r}])\n"
+        "run(['evaluate', '--help'])\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    modules = done.stdout.splitlines()[-1].split()
+    assert done.stderr == ""
+    assert "edgewise.evaluation.report" in modules
+    assert "torch" not in modules

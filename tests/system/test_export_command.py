@@ -1,0 +1,126 @@
+"""`edgewise export ctranslate2` as a process: what it writes, what it says, what it exits with."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import pytest
+
+from edgewise.checkpoint.model_folder import weights, write_model
+from edgewise.data.grammar import pairs
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.model.initial import initialise
+from edgewise.model.settings import ModelSettings
+from edgewise.model.transformer import Transformer
+
+TEXTS = [line for pair in pairs(200, 1) for line in pair]
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary.train(TEXTS, 340)
+
+
+def write(folder: Path, vocabulary: Vocabulary, **changes: Any) -> Path:
+    settings = ModelSettings(
+        **{"encoder_layers": 1, "decoder_layers": 2, "d_model": 12, "heads": 3, "d_ff": 20}
+        | {"max_distance": 2, "tables": "layer"}
+        | changes
+    )
+    model = Transformer(settings, vocabulary.size)
+    initialise(model, 4)
+    write_model(folder, weights(model), settings, vocabulary, {})
+    return folder
+
+
+@pytest.fixture
+def model(vocabulary: Vocabulary, tmp_path: Path) -> Path:
+    return write(tmp_path / "model", vocabulary)
+
+
+def run(*arguments: str | Path) -> tuple[int, str]:
+    """Exit code and stderr; stdout is for data, and there is none."""
+    command = [sys.executable, "-m", "edgewise", "export", "ctranslate2", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def test_the_call_that_is_told_translates(
+    vocabulary: Vocabulary, model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out of it"
+    code, stderr = run("--model", model, "--out", out)
+    assert code == 0
+    what, call = stderr.splitlines()
+    assert what.startswith(f"{out}: a model for CTranslate2, ")
+    pieces = [vocabulary.pieces(tokens) for tokens in vocabulary.encode(TEXTS[:3])]
+    results = eval(call, {"ctranslate2": ctranslate2, "pieces": pieces})
+    special = set(vocabulary.pieces(range(4)))
+    assert [special.isdisjoint(result.hypotheses[0]) for result in results] == [True] * 3
+
+
+def test_an_existing_folder_exits_with_2_unless_it_may_be_replaced(
+    model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert run("--model", model, "--out", out)[0] == 0
+    code, stderr = run("--model", model, "--out", out)
+    assert code == 2
+    assert f"{out} exists already (--overwrite replaces it)" in stderr
+    assert run("--model", model, "--out", out, "--overwrite")[0] == 0
+    code, stderr = run("--model", model, "--out", model, "--overwrite")
+    assert code == 2
+    assert f"{model} exists and is not an edgewise CTranslate2 model" in stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tables": "head"}, "model.tables must be 'layer' or 'shared' for CTranslate2"),
+        ({"sinusoids": True}, "model.sinusoids must be false for CTranslate2"),
+    ],
+)
+def test_a_model_that_ctranslate2_cannot_compute_exits_with_2(
+    changes: dict[str, Any], message: str, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    model = write(tmp_path / "model", vocabulary, **changes)
+    code, stderr = run("--model", model, "--out", tmp_path / "out")
+    assert code == 2
+    assert message in stderr
+    assert str(model) in stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_model_folder_exits_with_65(model: Path, tmp_path: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    code, stderr = run("--model", model, "--out", tmp_path / "out")
+    assert code == 65
+    assert f"{model} is damaged: model.safetensors has " in stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_not_there_exits_with_2(tmp_path: Path) -> None:
+    code, stderr = run("--model", tmp_path / "none", "--out", tmp_path / "out")
+    assert code == 2
+    assert f"there is no folder {tmp_path / 'none'}; expected an edgewise model" in stderr
+
+
+@pytest.mark.parametrize("missing", ["--model", "--out"])
+def test_both_folders_must_be_named(missing: str, tmp_path: Path) -> None:
+    given = {"--model": tmp_path / "model", "--out": tmp_path / "out"}
+    del given[missing]
+    code, stderr = run(*(part for pair in given.items() for part in pair))
+    assert code == 2
+    assert missing in stderr
+
+
+def test_help_shows_an_example() -> None:
+    command = [sys.executable, "-m", "edgewise", "export", "ctranslate2", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert "edgewise export ctranslate2 --model models/de --out exported/de" in done.stdout
