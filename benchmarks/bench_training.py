@@ -10,13 +10,11 @@ freed memory; without it a process is as it comes.
 
 import argparse
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from timing import machine, save
+from timing import Contestant, machine, save
 
 STEP = Path(__file__).with_name("training_step.py")
 TOKENS = 2 * 32  # of a sentence pair
@@ -53,43 +51,9 @@ PEAKS = (
 )
 
 
-class Contestant:
-    """A process that makes a step when it is told to."""
-
-    def __init__(self, name: str, rows: int) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(STEP), name, str(rows)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        if self._answer() != ["ready"]:
-            raise SystemExit(f"{name} did not start: python {STEP} '{name}' {rows} tells why")
-
-    def step(self) -> float:
-        """Seconds of one."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self._answer()[0])
-
-    def end(self) -> tuple[int, int]:
-        """Peak memory, and memory before the model was there."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        peak, before = map(int, self._answer())
-        self.process.wait()
-        return peak, before
-
-    def _answer(self) -> list[str]:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().split()
-
-
 def race(names: Sequence[str], rows: int, rounds: int) -> dict[str, list[float]]:
     """Seconds of each step; the first two are to warm up."""
-    running = {name: Contestant(name, rows) for name in names}
+    running = {name: Contestant(STEP, name, str(rows)) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds + 2):
         for name, contestant in running.items():
@@ -105,7 +69,7 @@ def peaks(names: Sequence[str]) -> dict[str, tuple[int, int]]:
     """One after the other, three steps each, of 128 sentences: 4,096 tokens on either side."""
     result = {}
     for name in names:
-        contestant = Contestant(name, 128)
+        contestant = Contestant(STEP, name, "128")
         for _ in range(3):
             contestant.step()
         result[name] = contestant.end()

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -35,6 +36,41 @@ def alternate(
             times[name].append(time.perf_counter() - begin)
         rounds += 1
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+class Contestant:
+    """A script in a process of its own, which does a piece of work for each line that it reads."""
+
+    def __init__(self, script: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        if self._answer() != ["ready"]:
+            command = shlex.join([str(script), *arguments])
+            raise SystemExit(f"it did not start: python {command} tells why")
+
+    def step(self, work: str = "") -> float:
+        """Seconds of a piece of work."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{work}\n")
+        self.process.stdin.flush()
+        return float(self._answer()[0])
+
+    def end(self) -> tuple[int, int]:
+        """Peak memory, and memory before the model was there."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        peak, before = map(int, self._answer())
+        self.process.wait()
+        return peak, before
+
+    def _answer(self) -> list[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().split()
 
 
 def peak_in_fresh_process(arguments: list[str]) -> int:

@@ -16,6 +16,8 @@ from edgewise.checkpoint.model_folder import weights, write_model
 from edgewise.data.batches import padded
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from edgewise.decoding import DecodingSettings
+from edgewise.decoding.native import NativeEngine
 from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.interop import ctranslate2 as interop
 from edgewise.interop.ctranslate2 import POSITIONS, decoding_options, export
@@ -35,6 +37,7 @@ MOST = 60  # tokens of a translation; the longest reference has fewer
 # In float32; the largest difference of these was 6e-6.
 CLOSE = 1e-4
 
+NEWLINE = 14  # <0x0A>, which no line has
 KINDS: dict[str, dict[str, Any]] = {
     "relative, k = 0": {"max_distance": 0},
     "relative, k = 1": {"max_distance": 1},
@@ -122,7 +125,7 @@ def likeliest(model: Transformer, source: list[int]) -> tuple[list[int], float]:
     memory = model.encode(torch.tensor([[*source, END]]), None)
     for _ in range(MOST):
         logits = model.logits(model.decode(torch.tensor([[BEGIN, *result]]), memory, None))
-        last = logits[0, -1].index_fill(0, torch.tensor([PAD, BEGIN, UNKNOWN]), -torch.inf)
+        last = logits[0, -1].index_fill(0, torch.tensor([PAD, BEGIN, UNKNOWN, NEWLINE]), -torch.inf)
         token = int(last.argmax())
         total += last.log_softmax(-1)[token].item()
         if token == END:
@@ -189,6 +192,31 @@ def test_greedy_translations_of_ctranslate2_are_the_likeliest_tokens_of_the_mode
     assert any(len(pieces) < MOST for pieces, _ in results)  # so the end is seen
     assert min(len(set(pieces)) for pieces, _ in results) > 5
     assert len({tuple(pieces) for pieces, _ in results}) > LINES // 2
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_distance": None, "sinusoids": True}])
+def test_beam_search_of_ctranslate2_finds_what_ours_finds(
+    changes: dict[str, Any], vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    model = trained_model(vocabulary, **changes)
+    translator = exported(model, vocabulary, tmp_path)
+    sources, _ = tokens(vocabulary)
+    theirs = translator.translate_batch(
+        [vocabulary.pieces(source) for source in sources],
+        beam_size=4,
+        length_penalty=0,
+        max_decoding_length=MOST + 1,  # which counts the end
+        return_scores=True,
+        **decoding_options(vocabulary),
+    )
+    settings = DecodingSettings(beam=4, length_penalty=0.0, max_length=MOST)
+    ours = NativeEngine([model], vocabulary).search(sources, [[]] * len(sources), settings)
+    for (mine,), other in zip(ours, theirs, strict=True):
+        if len(mine.tokens) == MOST:  # ours must end there, theirs is cut off
+            continue
+        assert vocabulary.pieces(mine.tokens) == other.hypotheses[0]
+        assert mine.log_probability == pytest.approx(other.scores[0], abs=1e-3)
+    assert sum(len(mine.tokens) < MOST for (mine,) in ours) > LINES // 2
 
 
 @pytest.mark.parametrize("token", [PAD, BEGIN, UNKNOWN])

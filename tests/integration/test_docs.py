@@ -1,5 +1,6 @@
 """What the documents show runs, and what they name exists."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,11 +11,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-WALK = ROOT / "docs" / "training.md"
+WALKS = [ROOT / "docs" / "training.md", ROOT / "docs" / "translation.md"]
 SNIPPETS = [
     pytest.param(code, id=f"{document.name}-{i}")
     for document in DOCUMENTS
-    if document != WALK
+    if document not in WALKS
     for i, code in enumerate(re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL))
 ]
 
@@ -30,21 +31,24 @@ def test_a_snippet_runs(code: str) -> None:
 
 def test_the_walk_from_text_to_translation_works(tmp_path: Path) -> None:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    for language, code in re.findall(r"```(sh|python)\n(.*?)```", WALK.read_text(), re.DOTALL):
-        command = ["sh", "-ec", code] if language == "sh" else [sys.executable, "-c", code]
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        env = os.environ | {"PATH": path}
-        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
-        assert result.returncode == 0, result.stderr
-        if language == "sh":
-            assert "going on after update 40" in result.stderr
-        else:
-            assert result.stdout.startswith("['")
-    assert (tmp_path / "models" / "first" / "model.safetensors").exists()
-    (ranks,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
-    result = subprocess.run(["sh", "-ec", ranks], capture_output=True, cwd=tmp_path, env=env)
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "runs" / "ranks" / "last" / "model.safetensors").exists()
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    said = ""
+    for document in (*WALKS, ROOT / "docs" / "cluster.md"):
+        for language, code in re.findall(
+            r"```(sh|python)\n(.*?)```", document.read_text(), re.DOTALL
+        ):
+            command = ["sh", "-ec", code] if language == "sh" else [sys.executable, "-c", code]
+            result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+            assert result.returncode == 0, result.stderr
+            assert language == "sh" or result.stdout.startswith("['")
+            said += result.stderr
+    assert "going on after update 40" in said
+    for written in ("models/first/model.safetensors", "runs/ranks/last/model.safetensors"):
+        assert (tmp_path / written).exists()
+    for name in ("out.de", "sampled.de", "both.de", "out.jsonl", "out.links", "scores"):
+        assert (tmp_path / name).read_bytes().count(b"\n") == 200, name
+    assert "bleu" in json.loads((tmp_path / "report.json").read_text())
+    assert list((tmp_path / "pictures").glob("*.png"))
 
 
 def test_the_example_runs_and_draws(tmp_path: Path) -> None:

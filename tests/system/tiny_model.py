@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -128,9 +129,9 @@ class Command:
             names["in"].open() as source,
             names["out"].open("w") as out,
             names["err"].open("w") as err,
+            streams(stdin=source, stdout=out, stderr=err),
         ):
-            with streams(stdin=source, stdout=out, stderr=err):
-                code = commands.run([str(argument) for argument in arguments])
+            code = commands.run([str(argument) for argument in arguments])
         said = names["err"].read_text()
         assert "Traceback" not in said
         return Result(code, names["out"].read_bytes(), said)
@@ -146,11 +147,52 @@ def streams(**given: Any) -> Iterator[None]:
         yield
 
 
-def start(*arguments: str | Path, **streams: Any) -> "subprocess.Popen[bytes]":
-    """The command in a process of its own, with pipes unless told otherwise."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-        **pipes | streams,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+class Process:
+    """A command in a process of its own; one that hangs is killed."""
+
+    def __init__(self, *arguments: str | Path, stdout: Any = subprocess.PIPE) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        self._watch = threading.Timer(60, self._process.kill)
+        self.signal = self._process.send_signal
+
+    def __enter__(self) -> "Process":
+        self._watch.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._watch.cancel()
+
+    def write(self, text: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text.encode())
+        self._process.stdin.flush()
+
+    def line(self) -> bytes:
+        """The next line of its output, once it is there."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def close_output(self) -> None:
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process.stdout = None
+
+    def result(self, *, close: bool = True) -> Result:
+        """How it ended, and the output that was not read yet; its input is closed before."""
+        if close:
+            out, said = self._process.communicate()
+        else:
+            self._process.wait()
+            assert self._process.stderr is not None
+            out = self._process.stdout.read() if self._process.stdout is not None else b""
+            said = self._process.stderr.read()
+        assert b"Traceback" not in said and b"Exception" not in said
+        return Result(self._process.returncode, out or b"", said.decode())

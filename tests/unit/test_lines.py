@@ -78,7 +78,6 @@ def test_the_last_line_needs_no_end(end: bytes) -> None:
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
     mark = b"\xef\xbb\xbf"
     assert lines_of(mark + b"a\n" + mark + b"b\n") == [b"a", mark + b"b"]
-    assert lines_of(mark) == []
 
 
 def test_separators_of_unicode_end_no_line() -> None:

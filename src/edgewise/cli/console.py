@@ -1,5 +1,6 @@
 """The terminal: everything for people goes to stderr, stdout is for data."""
 
+import errno
 import sys
 import time
 from collections.abc import Iterator
@@ -16,11 +17,18 @@ def say(message: str, *, markup: bool = False) -> None:
     console.print(message, highlight=False, soft_wrap=True, markup=markup)
 
 
+def require_streams(*names: str) -> None:
+    """OSError if standard input or output is closed, as by <&- in a shell."""
+    for name in names:
+        if getattr(sys, name) is None:
+            raise OSError(errno.EBADF, f"{name} is closed")
+
+
 @contextmanager
 def stage_progress(*, bars: bool = True) -> Iterator["Stages"]:
     """Bars on a terminal; a line for each stage, and every ten seconds, elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    disable = not (bars and sys.stderr.isatty())
+    disable = not (bars and sys.stderr is not None and sys.stderr.isatty())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=disable) as progress:
         yield Stages(progress)
 

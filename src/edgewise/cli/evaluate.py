@@ -1,30 +1,41 @@
 """edgewise evaluate."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from edgewise.cli.console import say
+from edgewise.cli.console import say, stage_progress
+from edgewise.cli.model_options import Decoding, Models, load_translator
 from edgewise.data.encode import EMPTY, readable
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
 from edgewise.storage import write_json, write_text
+
+if TYPE_CHECKING:
+    from edgewise.decoding import Translator
+
+WINDOW = 512
 
 
 def evaluate(
     *,
     source: str,
     reference: str,
-    model: Path | None = None,
+    model: Models | None = None,
     translations: str | None = None,
     against: str | None = None,
+    decoding: Decoding = None,
     tokenised: Annotated[bool, Parameter(negative=())] = False,
     out: Path | None = None,
     json_file: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
+    device: str = "auto",
+    threads: int | None = None,
+    batch_tokens: int | None = None,
+    max_source_tokens: int | None = None,
 ) -> None:
     """Score a model's translations, or those of a file: BLEU and chrF, also by source length.
 
@@ -44,7 +55,7 @@ def evaluate(
     reference
         Its translation by people.
     model
-        Model folder to translate the source with.
+        Model folder to translate the source with; several translate together.
     translations
         File of translations, instead of a model.
     against
@@ -57,14 +68,22 @@ def evaluate(
         File to write all scores to, as JSON; - is standard output, instead of the table.
     overwrite
         Replace the files if they are there.
+    device
+        cpu, cuda, cuda:1, …; auto: a GPU if there is one.
+    threads
+        CPU threads. [default: PyTorch's choice]
+    batch_tokens
+        Source tokens times beam that are computed together. [default: 4096]
+    max_source_tokens
+        Longest source, in pieces. [default: 1024]
     """
     from edgewise.evaluation import evaluate as scored
     from edgewise.evaluation import table
 
-    if (model is None) == (translations is None):
-        given = "neither" if model is None else "both"
+    if (not model) == (translations is None):
+        given = "neither" if not model else "both"
         raise SettingError(f"--model or --translations must be given, one of them; got {given}")
-    if out is not None and model is None:
+    if out is not None and not model:
         raise SettingError(
             f"--out keeps what --model translates; got --translations {translations}"
         )
@@ -72,23 +91,36 @@ def evaluate(
         raise SettingError(f"--json must have a file or -; got the option {json_file}")
     report_file = None if json_file == Path("-") else json_file
     require_free(out, report_file, overwrite=overwrite)
-    system = str(model or translations)
-    files, models = [source, reference], list[str]()
-    (models if model else files).append(system)
-    if against is not None:
-        (models if Path(against).is_dir() else files).append(against)
+    files, models = [source, reference], dict[str, list[Path]]()
+    if translations is not None:
+        system = translations
+        files.append(system)
+    else:
+        system = " + ".join(map(str, model or []))
+        models[system] = list(model or [])
+    if against is not None and Path(against).is_dir():
+        models[against] = [Path(against)]
+    elif against is not None:
+        files.append(against)
     texts = {name: sentences(TextFile.parse(name)) for name in files}
     require_same_lines(texts)
     if against is not None and len(texts[source]) < 2:
         raise DataError(f"--against must have 2 lines or more to resample; {source} has 1")
 
-    translators = {name: load(name) for name in models}  # all, before the first takes its time
+    options = {"batch_tokens": batch_tokens, "max_source_tokens": max_source_tokens}
+    translators = {  # all, before the first takes its time
+        name: load_translator(folders, decoding, device=device, threads=threads, **options)
+        for name, folders in models.items()
+    }
     for path in (out, report_file):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-    for name, translate in translators.items():
-        say(f"{name} translates {len(texts[source]):,} lines")
-        texts[name] = [line.replace("\n", " ") for line in translate(texts[source])]
+    for translator in translators.values():
+        for number, text in enumerate(texts[source], start=1):
+            if refusal := translator.refusal(text):
+                raise DataError(f"line {number:,} of {source} {refusal}")
+    for name, translator in translators.items():
+        texts[name] = translated(translator, texts[source], name)
         if out is not None and name == system:
             write_text(out, "".join(f"{line}\n" for line in texts[name]))
     if not tokenised and looks_tokenised(texts[system]):
@@ -107,11 +139,15 @@ def evaluate(
         print(json.dumps(content | report.as_dict(), indent=1))
 
 
-def load(folder: str) -> Callable[[list[str]], list[str]]:
-    """A model that translates lines."""
-    from edgewise.decoding import Translator
-
-    return Translator.load(Path(folder)).translate
+def translated(translator: "Translator", texts: Sequence[str], name: str) -> list[str]:
+    """The translations of a model, with progress."""
+    result: list[str] = []
+    with stage_progress() as progress:
+        for start in range(0, len(texts), WINDOW):
+            progress(f"{name} translates", start, len(texts))
+            result += translator.translate(texts[start : start + WINDOW])
+        progress(f"{name} translates", len(texts), len(texts))
+    return result
 
 
 def sentences(file: TextFile) -> list[str]:

@@ -50,6 +50,8 @@ def explain(
     from edgewise.checkpoint.model_folder import load_model
     from edgewise.cli.pictures import figures, require_matplotlib, require_readable, save
     from edgewise.decoding import Translator, explanation
+    from edgewise.decoding.native import NativeEngine
+    from edgewise.decoding.translator import folder_settings
 
     require_matplotlib()
     require_sentence("--text", text)
@@ -60,7 +62,8 @@ def explain(
     source = [*vocabulary.encode([text])[0], END]
     require_readable("--text", source)
     if translation is None:
-        translation = Translator.load(model).translate([text])[0]
+        translator = Translator(NativeEngine([transformer], vocabulary), folder_settings(model))
+        (translation,) = translator.translate([text])
     target = [BEGIN, *vocabulary.encode([translation])[0]]
     require_readable("the translation", target)
     say(f"translation: {translation}")

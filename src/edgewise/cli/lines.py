@@ -5,8 +5,10 @@ import select
 from collections.abc import Iterator
 
 from edgewise.data.text import LONGEST_LINE
+from edgewise.errors import DataError
 
 _BLOCK = 1 << 16
+_BOM = b"\xef\xbb\xbf"
 
 
 def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
@@ -17,7 +19,7 @@ def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
     """
     rest, size = b"", first
     ready: list[bytes] = []
-    ended = False
+    ended, begun = False, False
     while not ended or ready:
         while not ended and len(ready) < size and (not ready or _more(descriptor)):
             block = os.read(descriptor, _BLOCK)
@@ -28,8 +30,26 @@ def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
             if ended and rest:
                 ready.append(rest)
         if ready:
-            yield [line.removesuffix(b"\r") for line in ready[:size]]
+            if not begun:
+                ready[0], begun = ready[0].removeprefix(_BOM), True
+            yield [_without_end(line) for line in ready[:size]]
         ready, size = ready[size:], min(2 * size, most)
+
+
+def text_of(line: bytes | None) -> str:
+    """The text of a line; DataError says why it has none."""
+    if line is None:
+        raise DataError("lacks the column")
+    if len(line) >= LONGEST_LINE:  # it may be cut
+        raise DataError(f"has {LONGEST_LINE:,} bytes or more")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as failure:
+        raise DataError(f"is not UTF-8 at byte {failure.start + 1}") from None
+
+
+def _without_end(line: bytes) -> bytes:
+    return line if len(line) >= LONGEST_LINE else line.removesuffix(b"\r")
 
 
 def _more(descriptor: int) -> bool:

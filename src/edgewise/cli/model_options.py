@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from pydantic import model_validator
 
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.errors import SettingError
@@ -12,8 +13,19 @@ from edgewise.errors import SettingError
 if TYPE_CHECKING:
     from edgewise.decoding import Translator
 
+MOST_THREADS = 1024
 Models = Annotated[list[Path], Parameter(consume_multiple=True, negative=())]
-Decoding = Annotated[DecodingSettings | None, Parameter(name="*")]
+
+
+class Flags(DecodingSettings):
+    """Some of the settings: whether they fit together is known with those of the folder."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Flags":
+        return self
+
+
+Decoding = Annotated[Flags | None, Parameter(name="*")]
 
 
 def load_translator(
@@ -33,6 +45,8 @@ def load_translator(
     ):
         if value is not None and value < 1:
             raise SettingError(f"--{name} must be 1 or more; got {value}")
+    if threads is not None and threads > MOST_THREADS:
+        raise SettingError(f"--threads must be at most {MOST_THREADS}; got {threads}")
     for folder in model:
         if not folder.is_dir():
             raise SettingError(f"there is no model folder {folder}")

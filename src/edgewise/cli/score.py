@@ -5,7 +5,8 @@ import sys
 from itertools import islice, zip_longest
 from typing import Literal
 
-from edgewise.cli.console import say, stage_progress
+from edgewise.cli.console import require_streams, say, stage_progress
+from edgewise.cli.lines import text_of
 from edgewise.cli.model_options import Models, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError
@@ -53,6 +54,7 @@ def score(
     max_source_tokens
         Longest line, in pieces; a longer one is refused. [default: 1024]
     """
+    require_streams("stdout")
     files = TextFile.parse(source), TextFile.parse(target)
     counts = [file.count() for file in files]
     if counts[0] != counts[1]:
@@ -75,7 +77,7 @@ def score(
             errors: dict[int, str] = {}
             for i, pair in enumerate(window):
                 try:
-                    left, right = (_text(line) for line in pair)
+                    left, right = (text_of(line) for line in pair)
                     error = translator.refusal(left) or translator.refusal(right)
                 except DataError as failure:
                     left, right, error = "", "", str(failure)
@@ -92,15 +94,6 @@ def score(
             progress("scoring", done, counts[0])
     if refused:
         raise DataError(f"{refused:,} of {done:,} lines were not scored")
-
-
-def _text(line: bytes | None) -> str:
-    if line is None:
-        raise DataError("lacks the column")
-    try:
-        return line.decode()
-    except UnicodeDecodeError as failure:
-        raise DataError(f"is not UTF-8 at byte {failure.start + 1}") from None
 
 
 def _write(format: str, line: int, values: tuple[float, float, int], error: str | None) -> None:

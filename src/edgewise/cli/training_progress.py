@@ -9,6 +9,7 @@ from types import TracebackType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from edgewise.cli.console import console, say
+from edgewise.evaluation import Score
 from edgewise.training.loop import Progress as RunProgress
 from edgewise.training.reporter import Reporter
 from edgewise.training.settings import RunSettings
@@ -68,11 +69,12 @@ class TrainingProgress(Reporter):
             left = (self.steps - update.step) * spent / len(self._recent)
             say(f"update {update.step:,} of {self.steps:,}  {figures}  {_duration(left)} left")
 
-    def validated(self, step: int, loss: float, *, best: bool) -> None:
+    def validated(self, step: int, loss: float, bleu: Score | None, *, best: bool) -> None:
         mark = ", the lowest so far" if best else ""
+        greedy = "" if bleu is None else f"; BLEU of greedy translations {bleu}"
         say(
             f"update {step:,}: validation loss {loss:.4f} a token, "
-            f"perplexity {math.exp(min(loss, 700)):.4g}{mark}"
+            f"perplexity {math.exp(min(loss, 700)):.4g}{mark}{greedy}"
         )
 
     def warned(self, message: str) -> None:

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from edgewise.cli.console import say, stage_progress
-from edgewise.cli.lines import windows
+from edgewise.cli.console import require_streams, say, stage_progress
+from edgewise.cli.lines import text_of, windows
 from edgewise.cli.model_options import Decoding, Models, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
@@ -65,12 +65,7 @@ def translate(
     max_source_tokens
         Longest line, in pieces; a longer one is refused. [default: 1024]
     """
-    n_best = 1 if decoding is None else decoding.n_best
-    if format == "text" and n_best > 1:
-        raise SettingError(
-            f"--format text has one line for each input line; --n-best {n_best} needs --format "
-            "jsonl or tsv"
-        )
+    require_streams("stdin", "stdout")
     starts = None if prefixes is None else TextFile.parse(prefixes)
     translator = load_translator(
         *(model, decoding),
@@ -79,6 +74,12 @@ def translate(
         batch_tokens=batch_tokens,
         max_source_tokens=max_source_tokens,
     )
+    n_best = translator.settings.n_best
+    if format == "text" and n_best > 1:
+        raise SettingError(
+            f"--format text has one line for each input line; --n-best {n_best} needs --format "
+            "jsonl or tsv"
+        )
     if sys.stdin.isatty():
         say("a sentence a line, please; Ctrl-D ends")
     began, refused = time.monotonic(), 0
@@ -87,12 +88,16 @@ def translate(
         # Bars would stand between the translations, if these go to the terminal too.
         progress = stack.enter_context(stage_progress(bars=not sys.stdout.isatty()))
         writer = _Writer(format, sys.stdout.buffer, links)
-        begun = _Prefixes(starts)
+        begun = _Prefixes(starts, translator)
         done = 0
         for window in windows(sys.stdin.fileno(), FIRST_WINDOW, WINDOW):
-            refused += _translated(translator, window, begun.next(len(window)), writer)
-            done += len(window)
+            beginnings = begun.next(len(window))
+            ready = window[: len(beginnings)]
+            refused += _translated(translator, ready, beginnings, writer)
+            done += len(ready)
             progress("translating", done, 0)
+            if begun.failure is not None:  # told when the lines before are written
+                raise begun.failure
         begun.end()
     seconds = time.monotonic() - began
     say(f"{done:,} lines in {seconds:.1f} s")
@@ -108,10 +113,10 @@ def _translated(
     errors: dict[int, str] = {}
     for i, line in enumerate(lines):
         try:
-            text = line.decode()
+            text = text_of(line)
             error = translator.refusal(text)
-        except UnicodeDecodeError as failure:
-            text, error = "", f"is not UTF-8 at byte {failure.start + 1}"
+        except DataError as failure:
+            text, error = "", str(failure)
         if error:
             errors[i] = error
         texts.append("" if error else text)
@@ -148,8 +153,12 @@ class _Writer:
             yield translations[0].text + "\n"
         elif self.format == "tsv":
             for rank, each in enumerate(translations):
-                cells = [self.line, rank + 1, f"{each.score:.6f}", f"{each.log_probability:.6f}"]
-                row = [*map(str, cells), each.text.replace("\t", " ")]
+                values = (
+                    ["nan"] * 2
+                    if error
+                    else [f"{value:.6f}" for value in (each.score, each.log_probability)]
+                )
+                row = [str(self.line), str(rank + 1), *values, each.text.replace("\t", " ")]
                 yield "\t".join([*row, each.pharaoh] if self.links is not None else row) + "\n"
         elif error:
             yield json.dumps({"line": self.line, "error": error}, ensure_ascii=False) + "\n"
@@ -174,25 +183,32 @@ class _Writer:
 class _Prefixes:
     """What translations begin with, as many at a time as there are lines."""
 
-    def __init__(self, file: TextFile | None) -> None:
-        self.file, self.line = file, 0
+    def __init__(self, file: TextFile | None, translator: "Translator") -> None:
+        self.file, self.line, self._translator = file, 0, translator
+        self.failure: DataError | None = None
         self._lines = iter(()) if file is None else file.lines()
 
     def next(self, count: int) -> list[str]:
+        """So many, or those before one that cannot be had; `failure` says why."""
         if self.file is None:
             return [""] * count
-        result = []
-        for _ in range(count):
+        result: list[str] = []
+        while len(result) < count and self.failure is None:
             self.line += 1
-            line = next(self._lines, None)
             try:
-                if line is None:
-                    raise DataError(f"{self.file} has no line {self.line:,}; the input has")
-                result.append(line.decode())
-            except UnicodeDecodeError:
-                raise DataError(f"line {self.line:,} of {self.file} is not UTF-8") from None
+                text = text_of(next(self._lines))
+                error = self._translator.refusal(text)
+            except StopIteration:
+                self.failure = DataError(f"{self.file} has no line {self.line:,}; the input has")
+                break
+            except DataError as failure:
+                error = str(failure)
+            if error:
+                self.failure = DataError(f"line {self.line:,} of {self.file} {error}")
+                break
+            result.append(text)
         return result
 
     def end(self) -> None:
-        if self.file is not None and next(self._lines, None) is not None:
+        if self.file is not None and any(True for _ in self._lines):
             raise DataError(f"{self.file} has more lines than the input, {self.line:,}")

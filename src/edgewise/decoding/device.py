@@ -13,9 +13,9 @@ def device_named(name: str, setting: str = "device") -> torch.device:
     try:
         device = torch.device(wanted)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise SettingError(
             f"{setting} must be auto, cpu, or a GPU of this machine such as cuda:0; got "
-            f"{name!r}: {str(error).splitlines()[0]}"
+            f"{name!r}: {str(error).splitlines()[0].split('. ')[0]}"
         ) from None
     return device

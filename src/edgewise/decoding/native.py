@@ -22,7 +22,7 @@ from edgewise.decoding.sampling import sample
 from edgewise.decoding.scoring import token_log_probabilities
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.decoding.steps import WIDTH, Steps, up, wide
-from edgewise.errors import SettingError
+from edgewise.errors import DataError, SettingError
 from edgewise.model.transformer import Transformer
 
 BATCH_TOKENS = 4096
@@ -141,6 +141,8 @@ class NativeEngine:
             each = torch.stack(together).logsumexp(0) - math.log(len(together))
             for i, values in zip(chosen, each, strict=True):
                 results[i] = float(values[: len(targets[i]) + 1].double().sum())
+        if not all(map(math.isfinite, results)):
+            raise DataError("the model's output is not a number: its weights are damaged")
         return results
 
     @torch.inference_mode()

@@ -15,6 +15,7 @@ from edgewise.decoding.beam import Step
 from edgewise.decoding.candidates import Predictions
 from edgewise.decoding.engine import Hypothesis, Tokens
 from edgewise.decoding.settings import DecodingSettings, penalty
+from edgewise.errors import DataError
 
 
 def sample(
@@ -47,6 +48,8 @@ def sample(
             for i in living
         ]
         values, tokens = _drawn(predictions, settings, hidden, uniform, forced)
+        if values.isnan().any():
+            raise DataError("the model's output is not a number: its weights are damaged")
         for row, i in enumerate(living):
             for slot in np.nonzero(going[i])[0]:
                 sums[i, slot] += float(values[row, slot])

@@ -10,7 +10,10 @@ class DecodingSettings(Settings):
 
     beam: int = Field(4, ge=1, le=64, description="Hypotheses kept at each position; 1: greedy.")
     length_penalty: float = Field(
-        0.6, ge=0, description="Scores are log-probabilities over ((5 + length) / 6) to this power."
+        0.6,
+        ge=0,
+        le=10,
+        description="Scores are log-probabilities over ((5 + length) / 6) to this power.",
     )
     n_best: int = Field(1, ge=1, le=64, description="Translations of each sentence.")
     alternatives: bool = Field(
@@ -24,7 +27,9 @@ class DecodingSettings(Settings):
         50, ge=0, description="Without max_length: so many more than the source has, at most."
     )
     sample: bool = Field(False, description="Draw tokens by chance instead of searching.")
-    temperature: float = Field(1.0, gt=0, description="Of sampling: below 1 the likely prevail.")
+    temperature: float = Field(
+        1.0, ge=1e-6, le=1e6, description="Of sampling: below 1 the likely prevail."
+    )
     top_k: int | None = Field(None, ge=1, description="Of sampling: from the likeliest so many.")
     top_p: float | None = Field(
         None, gt=0, le=1, description="Of sampling: from the likeliest that have this probability."

@@ -146,10 +146,7 @@ class Translator:
         try:
             return DecodingSettings(**self.settings.model_dump() | changes)
         except ValidationError as error:
-            mistake = error.errors()[0]
-            name = ".".join(map(str, mistake["loc"]))
-            message = mistake["msg"].removeprefix("Value error, ")
-            raise SettingError(f"{name}: {message}" if name else message) from None
+            raise SettingError(_first(error)) from None
 
     def _refusal(self, tokens: Tokens) -> str | None:
         if len(tokens) <= self.max_source_tokens:
@@ -195,9 +192,18 @@ class Translator:
 def folder_settings(folder: Path) -> DecodingSettings:
     """Those that a model folder asks for."""
     try:
-        return DecodingSettings(**read_json(folder / "generation_config.json"))
-    except (ValidationError, TypeError) as error:
-        raise DataError(f"{folder / 'generation_config.json'} cannot be read: {error}") from None
+        return DecodingSettings.model_validate(read_json(folder / "generation_config.json"))
+    except ValidationError as error:
+        message = _first(error)
+        raise DataError(f"{folder / 'generation_config.json'} cannot be read: {message}") from None
+
+
+def _first(error: ValidationError) -> str:
+    """The first mistake: the setting, and what is wrong with it."""
+    mistake = error.errors()[0]
+    name = ".".join(map(str, mistake["loc"]))
+    message = mistake["msg"].removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message
 
 
 def _strings(name: str, values: Iterable[str]) -> list[str]:

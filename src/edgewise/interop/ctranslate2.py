@@ -53,7 +53,9 @@ def decoding_options(vocabulary: Vocabulary) -> dict[str, Any]:
     """For translate_batch: only text is generated, it may be empty, and no source is cut."""
     return {
         "disable_unk": True,
-        "suppress_sequences": [vocabulary.pieces([token]) for token in (PAD, BEGIN)],
+        "suppress_sequences": [
+            vocabulary.pieces([token]) for token in (PAD, BEGIN, vocabulary.newline)
+        ],
         "min_decoding_length": 0,
         "max_input_length": 0,
     }

@@ -24,6 +24,7 @@ from edgewise.training.run import is_run, note_start, run_folder
 from edgewise.training.settings import RunSettings
 from edgewise.training.signals import stop_signals
 from edgewise.training.trainer import Totals, Trainer, Update, device_of
+from edgewise.training.validation_bleu import ValidationBleu
 
 BEGUN = "begun"  # what rank 0 leaves for those who are started after it
 
@@ -148,6 +149,11 @@ class _Loop:
         self.settings, self.options, self.reporter = settings, settings.training, reporter
         self.batches, self.trainer, self.ranks = batches, trainer, trainer.ranks
         self.valid = _validation(corpus, self.options.batch_tokens)
+        self.bleu: ValidationBleu | None = None
+        if corpus.valid is not None and self.options.validate_bleu:
+            self.bleu = ValidationBleu(
+                corpus.valid, self.options.validate_bleu, corpus.vocabulary, self.ranks
+            )
         self.checkpoints = checkpoints
         self.metrics: Metrics | None = None  # of rank 0 alone, too
         self.progress = Progress()
@@ -226,11 +232,15 @@ class _Loop:
         if best:
             progress.best_loss, progress.best_step = loss, progress.step
         progress.without_gain = 0 if best else progress.without_gain + 1
+        bleu = None if self.bleu is None else self.bleu(self.trainer.model)
         if self.metrics is not None:
-            self.metrics.write("validation", progress.step, loss=loss)
+            score: dict[str, float | str] = {}
+            if bleu is not None:
+                score = {"bleu": bleu.value, "bleu_signature": bleu.signature}
+            self.metrics.write("validation", progress.step, loss=loss, **score)
         if self.checkpoints is not None and best:
             self.checkpoints.save_best(progress.step, weights(self.trainer.model), loss)
-        self.reporter.validated(progress.step, loss, best=best)
+        self.reporter.validated(progress.step, loss, bleu, best=best)
 
     def _save_is_due(self, seconds: float) -> bool:
         every, minutes = self.options.save_every, self.options.save_minutes

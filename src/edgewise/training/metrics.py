@@ -23,12 +23,13 @@ class Metrics:
         self._hook = threading.excepthook
         threading.excepthook = _excepthook
 
-    def write(self, kind: str, step: int, **values: float | int) -> None:
-        """One record, such as kind "update" or "validation"."""
+    def write(self, kind: str, step: int, **values: float | int | str) -> None:
+        """One record, such as kind "update" or "validation"; TensorBoard gets its numbers."""
         with self._named():
             self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
             for name, value in values.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+                if not isinstance(value, str):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def flush(self) -> None:
         """Before a checkpoint: what it goes on from is logged, whatever happens."""

@@ -1,5 +1,6 @@
 """Whom a run tells how it goes. This one keeps silent; the command line has one that speaks."""
 
+from edgewise.evaluation import Score
 from edgewise.training.settings import RunSettings
 from edgewise.training.trainer import Update
 
@@ -13,6 +14,6 @@ class Reporter:
 
     def updated(self, update: Update, epoch: int, seconds: float) -> None: ...
 
-    def validated(self, step: int, loss: float, *, best: bool) -> None: ...
+    def validated(self, step: int, loss: float, bleu: Score | None, *, best: bool) -> None: ...
 
     def warned(self, message: str) -> None: ...

@@ -27,6 +27,9 @@ class TrainingSettings(Settings):
     clip: float | None = Field(None, gt=0, description="Longest gradient; none: as it comes.")
     seed: int = Field(1, ge=0, description="Of initial values, order and dropout.")
     validate_every: int = Field(1000, ge=1, description="Updates between validations.")
+    validate_bleu: int = Field(
+        500, ge=0, description="Validation pairs that are translated each time, for BLEU; 0: none."
+    )
     patience: int | None = Field(
         None, ge=1, description="Stop after as many validations without a lower loss."
     )
@@ -48,7 +51,7 @@ class TrainingSettings(Settings):
 CHANGEABLE = frozenset(
     f"training.{name}"
     for name in (
-        *("steps", "patience", "save_every", "save_minutes", "keep"),
+        *("steps", "patience", "save_every", "save_minutes", "keep", "validate_bleu"),
         *("device", "threads", "factor", "warmup", "clip"),
     )
 )

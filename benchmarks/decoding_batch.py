@@ -1,0 +1,132 @@
+"""One contestant of bench_decoding.py, in a process of its own.
+
+    echo 32 | python benchmarks/decoding_batch.py "edgewise, relative" FOLDER
+
+FOLDER is what bench_decoding.py made: models and `sources.json`. Says "ready", and for each line
+with the numbers of sentences, `first last` (without last), translates these as one batch: beam 4,
+every hypothesis as long as the longest source. It answers with seconds, and at the end with the
+most memory it ever had and what it had before the model, in bytes.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from peak_memory import status
+
+from edgewise.data.vocabulary import BEGIN, END, PAD, Vocabulary
+
+BEAM = 4
+THREADS = 2
+Run = Callable[[Sequence[list[int]], int], object]
+
+
+def edgewise(folder: Path) -> Run:
+    """Our engine; as `edgewise translate` runs it."""
+    from edgewise.decoding import DecodingSettings
+    from edgewise.decoding.native import NativeEngine
+
+    engine = NativeEngine.load([folder], batch_tokens=1 << 30)
+
+    def run(sources: Sequence[list[int]], length: int) -> object:
+        # The end, which must come then, is one step too.
+        settings = DecodingSettings(beam=BEAM, min_length=length - 1, max_length=length - 1)
+        return engine.search(sources, [[]] * len(sources), settings)
+
+    return run
+
+
+def ctranslate2(folder: Path) -> Run:
+    import ctranslate2
+
+    translator = ctranslate2.Translator(
+        str(folder), compute_type="float32", inter_threads=1, intra_threads=THREADS
+    )
+    vocabulary = Vocabulary.load(folder)
+
+    def run(sources: Sequence[list[int]], length: int) -> object:
+        pieces = [vocabulary.pieces(source) for source in sources]
+        return translator.translate_batch(
+            pieces,
+            beam_size=BEAM,
+            length_penalty=0.6,
+            min_decoding_length=length,
+            max_decoding_length=length,
+            max_input_length=0,
+        )
+
+    return run
+
+
+def hugging_face(folder: Path) -> Run:
+    """MarianMTModel of the same sizes, with sinusoids, as it comes."""
+    from transformers import MarianConfig, MarianMTModel
+
+    sizes = json.loads((folder / "config.json").read_text())
+    architecture, vocabulary = sizes["architecture"], sizes["vocabulary"]["pieces"]
+    config = MarianConfig(
+        vocab_size=vocabulary,
+        d_model=architecture["d_model"],
+        encoder_layers=architecture["encoder_layers"],
+        decoder_layers=architecture["decoder_layers"],
+        encoder_attention_heads=architecture["heads"],
+        decoder_attention_heads=architecture["heads"],
+        encoder_ffn_dim=architecture["d_ff"],
+        decoder_ffn_dim=architecture["d_ff"],
+        activation_function="relu",
+        scale_embedding=True,
+        max_position_embeddings=1024,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        forced_eos_token_id=END,
+        decoder_start_token_id=BEGIN,
+    )
+    model = MarianMTModel(config).eval()
+
+    @torch.inference_mode()
+    def run(sources: Sequence[list[int]], length: int) -> object:
+        longest = max(map(len, sources)) + 1
+        rows = [[*source, END] + [PAD] * (longest - len(source) - 1) for source in sources]
+        tokens = torch.tensor(rows)
+        return model.generate(
+            input_ids=tokens,
+            attention_mask=(tokens != PAD).long(),
+            num_beams=BEAM,
+            length_penalty=0.6,
+            min_new_tokens=length,
+            max_new_tokens=length,
+        )
+
+    return run
+
+
+CONTESTANTS = {
+    "edgewise, relative": (edgewise, "relative"),
+    "edgewise, absolute": (edgewise, "absolute"),
+    "CTranslate2, relative": (ctranslate2, "relative-ct2"),
+    "Hugging Face Marian": (hugging_face, "absolute"),
+}
+
+
+def main() -> None:
+    name, where = sys.argv[1:]
+    torch.set_num_threads(THREADS)
+    make, model = CONTESTANTS[name]
+    sources = json.loads((Path(where) / "sources.json").read_text())
+    before = status("VmRSS")
+    run = make(Path(where) / model)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        first, last = map(int, line.split())
+        batch = sources[first:last]
+        start = time.perf_counter()
+        run(batch, max(map(len, batch)) + 1)
+        print(time.perf_counter() - start, flush=True)
+    print(status("VmHWM"), before, flush=True)
+
+
+if __name__ == "__main__":
+    main()
