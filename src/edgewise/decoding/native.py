@@ -29,7 +29,7 @@ BATCH_TOKENS = 4096
 
 
 class NativeEngine:
-    """Runs our models by PyTorch."""
+    """Runs our models by PyTorch. Calls keep nothing: threads may share it."""
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class NativeEngine:
         self.models = [model.eval() for model in models]
         self.vocabulary, self.batch_tokens = vocabulary, batch_tokens
         self._decoders = [FusedDecoder(model) for model in models]
-        self._outputs = [OutputLayer(decoder.embedding) for decoder in self._decoders]
         # Never of a translation: what is no text, and the byte that would end a line.
         self._excluded = [PAD, BEGIN, UNKNOWN, vocabulary.newline]
 
@@ -88,7 +87,7 @@ class NativeEngine:
     def _search(
         self, sources: list[Tokens], prefixes: list[Tokens], settings: DecodingSettings
     ) -> list[list[Hypothesis]]:
-        step = _Together(self._decoders, self._outputs, sources, settings.slots)
+        step = _Together(self._decoders, sources, settings.slots)
         limits = [
             settings.limit(len(source) + 1, len(prefix))
             for source, prefix in zip(sources, prefixes, strict=True)
@@ -124,7 +123,7 @@ class NativeEngine:
         excluded = torch.tensor([*self._excluded, END])
         results = []
         for source, prefix in zip(sources, prefixes, strict=True):
-            step = _Together(self._decoders, self._outputs, [source], 1)
+            step = _Together(self._decoders, [source], 1)
             for token in (BEGIN, *prefix):
                 predictions = step(torch.tensor([[token]]), None)
             tokens = predictions.best(settings.n_best, excluded).token[0].tolist()
@@ -188,11 +187,10 @@ class _Together:
     def __init__(
         self,
         decoders: Sequence[FusedDecoder],
-        outputs: Sequence[OutputLayer],
         sources: Sequence[Tokens],
         slots: int,
     ) -> None:
-        self._outputs = outputs
+        self._outputs = [OutputLayer(decoder.embedding) for decoder in decoders]
         self._steps = [Steps(decoder, sources, slots) for decoder in decoders]
 
     def __call__(

@@ -112,13 +112,13 @@ class Steps:
         are padding. parents: the slots that the hypotheses continue; None: each its own.
         """
         decoder = self.decoder
-        rows = self.batch * self.slots
+        rows, device = self.batch * self.slots, decoder.embedding.device
         x = decoder.embedding.new_zeros(up(rows, ROWS), decoder.d_model)
-        torch.index_select(decoder.embedding, 0, tokens.flatten(), out=x[:rows])
+        torch.index_select(decoder.embedding, 0, tokens.flatten().to(device), out=x[:rows])
         x.mul_(math.sqrt(decoder.d_model))
         if decoder.sinusoids:
             x.add_(self._sinusoids(self.length))
-        self._grow(parents)
+        self._grow(None if parents is None else parents.to(device))
         lineage = None
         if self.slots > 1:
             lineage = self._lineage[..., : self.length, :].flatten(3)
