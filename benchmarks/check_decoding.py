@@ -21,9 +21,9 @@ from timing import machine, save
 from edgewise.data.text import TextFile
 from edgewise.decoding import Translator
 from edgewise.decoding.native import NativeEngine
-from edgewise.interop.ctranslate2 import decoding_options, export
+from edgewise.interop.ctranslate2 import export
 
-ALONE, TOGETHER, BEAM = 500, 1000, 4
+ALONE, TOGETHER, BEAM, MOST = 500, 1000, 4, 200
 THREADS = 2
 
 
@@ -49,10 +49,14 @@ def lines_that_differ(translator: Translator, texts: list[str], **settings: obje
 def against_ctranslate2(
     translator: Translator, folder: Path, texts: list[str]
 ) -> tuple[int, float, list[str]]:
-    """How many translations are the same, the largest difference of scores, and the others."""
+    """How many translations are the same, the largest difference of scores, and the others.
+
+    With its options against <unk> CTranslate2 would normalise the probabilities anew: a score would
+    be another, though the translation is not.
+    """
     vocabulary = translator.vocabulary
     tokens = vocabulary.encode(texts)
-    settings = translator.changed({"beam": BEAM, "length_penalty": 0.0, "max_length": 200})
+    settings = translator.changed({"beam": BEAM, "length_penalty": 0.0, "max_length": MOST})
     ours = [best for (best,) in translator.engine.search(tokens, [[]] * len(tokens), settings)]
     with tempfile.TemporaryDirectory() as temporary:
         export(folder, Path(temporary) / "ct2")
@@ -63,18 +67,25 @@ def against_ctranslate2(
             [vocabulary.pieces(source) for source in tokens],
             beam_size=BEAM,
             length_penalty=0.0,
-            max_decoding_length=200,
+            max_decoding_length=MOST,
             max_batch_size=64,
             return_scores=True,
-            **decoding_options(vocabulary),
+            min_decoding_length=0,
+            max_input_length=0,
         )
         number = {piece: i for i, piece in enumerate(vocabulary.pieces(range(vocabulary.size)))}
         same, apart, others = 0, 0.0, []
         for i, (source, mine, other) in enumerate(zip(tokens, ours, theirs, strict=True)):
             found = [number[piece] for piece in other.hypotheses[0]]
-            if tuple(found) == mine.tokens:
-                same += 1
+            same += tuple(found) == mine.tokens
+            if tuple(found) == mine.tokens and len(found) < MOST:
                 apart = max(apart, abs(mine.log_probability - other.scores[0]))
+                continue
+            if tuple(found) == mine.tokens:
+                others.append(
+                    f"sentence {i + 1}: the same {MOST} tokens, after which ours must end "
+                    f"({mine.log_probability:.5f}) and theirs is cut off ({other.scores[0]:.5f})"
+                )
                 continue
             (by_us,) = translator.engine.score([source], [found])
             others.append(

@@ -50,6 +50,7 @@ def test_the_weights_are_those_of_the_last_layer_but_one(layers):
     cross.register_forward_hook(lambda m, a, out: seen.update(x=a[0], memory=a[1], out=out))
     with torch.inference_mode():
         weights = attention_to_source(model, source, target)
+        model.states(source, source != 0, torch.tensor([[1, 15, 16], [1, 17, END]]))
         assert weights.shape == (2, 3, 5)
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3))
         assert (weights[0, :, 4] == 0).all()

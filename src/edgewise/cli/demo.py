@@ -78,7 +78,7 @@ def demo(
 
     sources, references = zip(*_unseen(out / "text" / "train.en"), strict=True)
     translations = {name: each.translate(sources) for name, each in translators.items()}
-    say(f"\n[bold]Translations of {TEST} new sentences, by greedy decoding[/]", markup=True)
+    say(f"\n[bold]Translations of {TEST} new sentences, by beam search[/]", markup=True)
     scores = {name: bleu(translations[name], references) for name in TITLES}
     write_json(out / "bleu.json", {name: asdict(score) for name, score in scores.items()})
     for name, title in TITLES.items():

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch.nn.functional import pad
 
 from edgewise.attention import attention_parts
 from edgewise.data.vocabulary import BEGIN, PAD
-from edgewise.model.layers import CrossAttention, DecoderLayer
+from edgewise.model.layers import DecoderLayer
 from edgewise.model.transformer import Transformer
 
 SPACE = "\u2581"  # sentencepiece's
@@ -25,27 +24,21 @@ def attention_to_source(
     """How much the decoder looked at each source token when it gave each target token: the mean of
     the heads of the last layer but one, which align best (Garg et al. 2019).
     """
-    layer = model.decoder[max(0, len(model.decoder) - 2)]
+    mask = source != PAD
+    memory = model.encode(source, mask)
+    x = model.embed(pad(target[:, :-1], (1, 0), value=BEGIN))
+    *before, layer = list(model.decoder)[: max(1, len(model.decoder) - 1)]
+    for earlier in before:
+        x = earlier(x, memory, mask)
     assert isinstance(layer, DecoderLayer)
-    seen: list[Tensor] = []
-
-    def look(cross: torch.nn.Module, arguments: tuple[Tensor, Tensor, Tensor]) -> None:
-        assert isinstance(cross, CrossAttention)
-        x, memory, mask = arguments
-        query, key = (
-            projected.unflatten(-1, (cross.heads, -1)).transpose(1, 2)
-            for projected in (cross.query(x), cross.key(memory))
-        )
-        parts = attention_parts(query, key, None, mask=mask[:, None, None, :])
-        seen.append(parts.weights.mean(dim=1))
-
-    hook = layer.cross.register_forward_pre_hook(look)
-    try:
-        shifted = pad(target[:, :-1], (1, 0), value=BEGIN)
-        model.states(source, source != PAD, shifted)
-    finally:
-        hook.remove()
-    return seen[0]
+    x = layer.around_attention(x, lambda x: layer.attention(x, causal=True))
+    cross = layer.cross
+    query, key = (
+        projected.unflatten(-1, (cross.heads, -1)).transpose(1, 2)
+        for projected in (cross.query(layer.around_cross.into(x)), cross.key(memory))
+    )
+    parts = attention_parts(query, key, None, mask=mask[:, None, None, :])
+    return parts.weights.mean(dim=1)
 
 
 def word_links(

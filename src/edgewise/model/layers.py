@@ -64,12 +64,17 @@ class Residual(nn.Module):
         self.before = settings.norm == "pre"
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        branch: Tensor = self.dropout(sublayer(self.norm(x) if self.before else x))
+        branch: Tensor = self.dropout(sublayer(self.into(x)))
         # In place: a sublayer ends with a product, whose gradient does not need the result. New
         # tensors here would tear the memory: a step of the base model took a sixth more of it.
         # Under autocast the branch is of lower precision than the sum must be.
         total = branch.add_(x) if branch.dtype == x.dtype else x + branch
         result: Tensor = total if self.before else self.norm(total)
+        return result
+
+    def into(self, x: Tensor) -> Tensor:
+        """What the sublayer is given."""
+        result: Tensor = self.norm(x) if self.before else x
         return result
 
 

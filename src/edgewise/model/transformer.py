@@ -56,7 +56,7 @@ class Transformer(nn.Module):
         source: Int[Tensor, "batch n_source"],
         mask: Bool[Tensor, "batch n_source"] | None,
     ) -> Float[Tensor, "batch n_source d_model"]:
-        x = self._embed(source)
+        x = self.embed(source)
         for layer in self.encoder:
             x = layer(x, mask)
         result: Tensor = self.encoder_norm(x)
@@ -68,7 +68,7 @@ class Transformer(nn.Module):
         memory: Float[Tensor, "batch n_source d_model"],
         mask: Bool[Tensor, "batch n_source"] | None,
     ) -> Float[Tensor, "batch n_target d_model"]:
-        x = self._embed(target)
+        x = self.embed(target)
         for layer in self.decoder:
             x = layer(x, memory, mask)
         result: Tensor = self.decoder_norm(x)
@@ -77,7 +77,8 @@ class Transformer(nn.Module):
     def logits(self, x: Float[Tensor, "*n d_model"]) -> Float[Tensor, "*n vocabulary"]:
         return linear(x, self.embedding.weight)
 
-    def _embed(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n d_model"]:
+    def embed(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n d_model"]:
+        """What the first layer is given."""
         x = self.embedding(tokens).mul_(math.sqrt(self.settings.d_model))
         if self.settings.sinusoids:
             x.add_(sinusoids(tokens.shape[1], self.settings.d_model, x.device))
