@@ -1,6 +1,6 @@
 """One contestant of bench_decoding.py, in a process of its own.
 
-    echo 32 | python benchmarks/decoding_batch.py "edgewise, relative" FOLDER
+    echo 0 32 | python benchmarks/decoding_batch.py "edgewise, relative" FOLDER
 
 FOLDER is what bench_decoding.py made: models and `sources.json`. Says "ready", and for each line
 with the numbers of sentences, `first last` (without last), translates these as one batch: beam 4,

@@ -59,7 +59,7 @@ def walk(model: Transformer, sources: list[list[int]], slots: int, steps: int, s
     parents = None
     for step in range(steps):
         x = state(tokens, parents)
-        assert x.shape[0] % 8 == 0
+        assert x.shape[0] % 4 == 0
         for row, i in enumerate(rows):
             given = x[row * slots : (row + 1) * slots]
             yield given, in_full(model, sources[i], prefixes[row])

@@ -12,7 +12,7 @@ from edgewise.decoding import DecodingSettings, Translator
 from edgewise.decoding.engine import Engine
 from edgewise.decoding.native import NativeEngine
 from edgewise.decoding.settings import penalty
-from edgewise.errors import ArgumentError, DataError, SettingError
+from edgewise.errors import ArgumentError, DataError, EdgewiseError, SettingError
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
@@ -49,7 +49,7 @@ def plain_beam_search(model: Transformer, source: list[int], settings: DecodingS
     """The same search without cache, batch or bound, by whole forward passes in float64."""
     model = made_double(model)
     memory = model.encode(torch.tensor([[*source, END]]), None)
-    limit = settings.limit(len(source) + 1)
+    limit = len(source) + settings.extra_tokens
     living, finished = [((), 0.0)], []
     for length in range(limit + 1):
         options = []
@@ -152,6 +152,21 @@ def test_alternatives_differ_in_the_first_token_after_the_prefix(translator, voc
     assert scores == sorted(scores, reverse=True)
 
 
+def test_a_translation_has_at_most_so_many_tokens_more_than_its_source(vocabulary):
+    model = made(vocabulary)
+    with torch.no_grad():
+        model.embedding.weight[END] = 0  # an end that never comes
+        model.embedding.weight[END, 0] = -100 * model.embedding.weight.abs().max()
+    engine = NativeEngine([model], vocabulary)
+    for extra in (0, 3):
+        translator = Translator(engine, DecodingSettings(extra_tokens=extra, beam=2))
+        for text, (found,) in zip(TEXTS, translator.translations(TEXTS), strict=True):
+            assert len(found.pieces) <= len(vocabulary.encode([text])[0]) + extra
+    assert DecodingSettings().limit(7) == 57
+    assert DecodingSettings(max_length=5).limit(7) == 5
+    assert DecodingSettings(max_length=5).limit(7, prefix=6) == 6
+
+
 def test_lengths_are_kept(translator):
     found = translator.translations(TEXTS, n_best=4, min_length=6, max_length=8)
     assert all(6 <= len(each.pieces) <= 8 for several in found for each in several)
@@ -245,7 +260,26 @@ def test_bad_arguments_are_named(translator):
         translator.translate(["a"], sample=True, alternatives=True)
 
 
+def test_a_folders_sampling_does_not_matter_where_it_is_turned_off(translator):
+    sampling = Translator(translator.engine, DecodingSettings(sample=True, top_k=5, seed=3))
+    assert sampling.changed({"sample": False}) == DecodingSettings()
+    assert sampling.changed({"n_best": 6}).top_k == 5
+
+
+def test_lack_of_memory_is_told_with_what_to_lower(translator, monkeypatch):
+    def full(*arguments: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+
+    monkeypatch.setattr("edgewise.decoding.native.Steps", full)
+    with pytest.raises(EdgewiseError, match=r"out of memory on cpu: lower batch_tokens \(it is"):
+        translator.translate(["a"])
+
+
 def test_a_text_that_is_too_long_is_refused_with_its_number(translator):
+    with pytest.raises(ArgumentError, match=r"prefixes\[0\] has 2,\d+ tokens; at most 1,024"):
+        translator.translations(["a"], prefixes=["xy" * 1200])
+    with pytest.raises(ArgumentError, match="a model folder must be given; got none"):
+        Translator.load()
     with pytest.raises(ArgumentError, match=r"texts\[1\] has 2,\d+ tokens; at most 1,024"):
         translator.translate(["a", "xy" * 1200])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from edgewise.cli.console import say, stage_progress
+from edgewise.cli.console import require_streams, say, stage_progress
 from edgewise.cli.model_options import Decoding, Models, load_translator
 from edgewise.data.encode import EMPTY, readable
 from edgewise.data.text import TextFile
@@ -80,6 +80,7 @@ def evaluate(
     from edgewise.evaluation import evaluate as scored
     from edgewise.evaluation import table
 
+    require_streams("stdout")
     if (not model) == (translations is None):
         given = "neither" if not model else "both"
         raise SettingError(f"--model or --translations must be given, one of them; got {given}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from edgewise.cli.console import console, say
+from edgewise.cli.console import console, require_streams, say
 from edgewise.data.vocabulary import BEGIN, END
 from edgewise.errors import SettingError
 from edgewise.storage import new_folder, require_free, seal, write_json
@@ -53,6 +53,7 @@ def explain(
     from edgewise.decoding.native import NativeEngine
     from edgewise.decoding.translator import folder_settings
 
+    require_streams("stdout")
     require_matplotlib()
     require_sentence("--text", text)
     if translation is not None:

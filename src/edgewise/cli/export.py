@@ -14,10 +14,11 @@ export = App(name="export", help="A model for another engine.", help_format="mar
 def ctranslate2(
     *, model: Path, out: Path, overwrite: Annotated[bool, Parameter(negative=())] = False
 ) -> None:
-    """Write a model for CTranslate2, in float32: the same translations, by a fast C++ engine.
+    """Write a model for CTranslate2, in float32: the same scores, by a fast C++ engine.
 
     Its heads share their tables of relative positions (tables = "layer" or "shared"), and it has no
-    sinusoids beside them.
+    sinusoids beside them. Its length penalty is another: with 0 it finds what `edgewise translate
+    --length-penalty 0` finds.
 
     ```sh
     edgewise export ctranslate2 --model models/de --out exported/de

@@ -2,13 +2,14 @@
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from edgewise.data.text import LONGEST_LINE
+from edgewise.data.text import BOM, LONGEST_LINE
 from edgewise.errors import DataError
 
 _BLOCK = 1 << 16
-_BOM = b"\xef\xbb\xbf"
+# Of one window: long lines must not fill the memory.
+WINDOW_BYTES = 8 << 20
 
 
 def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
@@ -17,13 +18,18 @@ def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
     The first window has at most `first` lines, so that something comes out soon; each may be twice
     as large as the one before, up to `most`. Of a line of a megabyte or more only that is kept.
     """
-    rest, size = b"", first
+    rest, size, held = b"", first, 0
     ready: list[bytes] = []
     ended, begun = False, False
     while not ended or ready:
-        while not ended and len(ready) < size and (not ready or _more(descriptor)):
+        while (
+            not ended
+            and len(ready) < size
+            and held < WINDOW_BYTES
+            and (not ready or _more(descriptor))
+        ):
             block = os.read(descriptor, _BLOCK)
-            ended = not block
+            ended, held = not block, held + len(block)
             *whole, rest = (rest + block).split(b"\n")
             ready += whole
             rest = rest[:LONGEST_LINE]
@@ -31,9 +37,26 @@ def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
                 ready.append(rest)
         if ready:
             if not begun:
-                ready[0], begun = ready[0].removeprefix(_BOM), True
+                ready[0], begun = ready[0].removeprefix(BOM), True
             yield [_without_end(line) for line in ready[:size]]
         ready, size = ready[size:], min(2 * size, most)
+        held = sum(map(len, ready))
+
+
+def texts_of(
+    lines: Sequence[bytes | None], refusal: Callable[[str], str | None]
+) -> tuple[list[str], dict[int, str]]:
+    """The text of each line, "" where it cannot be used, and why it cannot."""
+    texts, errors = [""] * len(lines), dict[int, str]()
+    for i, line in enumerate(lines):
+        try:
+            texts[i] = text_of(line)
+            error = refusal(texts[i])
+        except DataError as failure:
+            error = str(failure)
+        if error:
+            texts[i], errors[i] = "", error
+    return texts, errors
 
 
 def text_of(line: bytes | None) -> str:

@@ -83,6 +83,8 @@ def run(arguments: list[str]) -> int:
     """Run a command; what it exits with."""
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what cannot be written is told now, not when Python ends
     except (CycloptsError, ValidationError) as error:
         if os.environ.get("LOCAL_RANK", "0") != "0":  # all ranks of a machine were told the same
             return USAGE

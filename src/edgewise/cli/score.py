@@ -2,11 +2,11 @@
 
 import json
 import sys
-from itertools import islice, zip_longest
+from collections.abc import Iterator
 from typing import Literal
 
 from edgewise.cli.console import require_streams, say, stage_progress
-from edgewise.cli.lines import text_of
+from edgewise.cli.lines import WINDOW_BYTES, texts_of
 from edgewise.cli.model_options import Models, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError
@@ -70,23 +70,19 @@ def score(
         max_source_tokens=max_source_tokens,
     )
     refused = done = 0
-    pairs = zip_longest(*(file.lines() for file in files))
+    lines = [file.lines() for file in files]
     with stage_progress() as progress:
-        while window := list(islice(pairs, WINDOW)):
-            texts: list[tuple[str, str]] = []
-            errors: dict[int, str] = {}
-            for i, pair in enumerate(window):
-                try:
-                    left, right = (text_of(line) for line in pair)
-                    error = translator.refusal(left) or translator.refusal(right)
-                except DataError as failure:
-                    left, right, error = "", "", str(failure)
-                if error:
-                    errors[i] = error
-                texts.append(("", "") if error else (left, right))
-            for i, found in enumerate(translator.score(*zip(*texts, strict=True))):
+        while window := _window(*lines):
+            texts, errors = [], dict[int, str]()
+            for file, side in zip(files, zip(*window, strict=True), strict=True):
+                read, wrong = texts_of(side, translator.refusal)
+                texts.append(read)
+                errors |= {i: f"line {done + i + 1:,} of {file} {e}" for i, e in wrong.items()}
+            for i in errors:
+                texts[0][i] = texts[1][i] = ""
+            for i, found in enumerate(translator.score(*texts)):
                 if i in errors:
-                    say(f"line {done + i + 1:,} {errors[i]}")
+                    say(errors[i])
                 values = (found.log_probability, found.score, len(found.pieces) + 1)
                 _write(format, done + i + 1, values, errors.get(i))
             sys.stdout.flush()
@@ -94,6 +90,20 @@ def score(
             progress("scoring", done, counts[0])
     if refused:
         raise DataError(f"{refused:,} of {done:,} lines were not scored")
+
+
+def _window(
+    source: Iterator[bytes | None], target: Iterator[bytes | None]
+) -> list[tuple[bytes | None, bytes | None]]:
+    """The next pairs of lines, so many that they fit into memory."""
+    pairs: list[tuple[bytes | None, bytes | None]] = []
+    held = 0
+    for pair in zip(source, target, strict=True):
+        pairs.append(pair)
+        held += sum(len(line or b"") for line in pair)
+        if len(pairs) == WINDOW or held >= WINDOW_BYTES:
+            break
+    return pairs
 
 
 def _write(format: str, line: int, values: tuple[float, float, int], error: str | None) -> None:

@@ -1,15 +1,18 @@
 """edgewise translate."""
 
+import errno
 import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+
+from cyclopts import Parameter
 
 from edgewise.cli.console import require_streams, say, stage_progress
-from edgewise.cli.lines import text_of, windows
+from edgewise.cli.lines import text_of, texts_of, windows
 from edgewise.cli.model_options import Decoding, Models, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
@@ -32,6 +35,7 @@ def translate(
     threads: int | None = None,
     batch_tokens: int | None = None,
     max_source_tokens: int | None = None,
+    overwrite: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     r"""Translate standard input, a sentence a line, to standard output, a line each.
 
@@ -64,8 +68,12 @@ def translate(
         Source tokens times beam that are computed together. [default: 4096]
     max_source_tokens
         Longest line, in pieces; a longer one is refused. [default: 1024]
+    overwrite
+        Replace the file of alignments if it is there.
     """
     require_streams("stdin", "stdout")
+    if alignments is not None and alignments.is_file() and not overwrite:
+        raise SettingError(f"{alignments} exists already (--overwrite replaces it)")
     starts = None if prefixes is None else TextFile.parse(prefixes)
     translator = load_translator(
         *(model, decoding),
@@ -109,17 +117,7 @@ def _translated(
     translator: "Translator", lines: Sequence[bytes], prefixes: Sequence[str], writer: "_Writer"
 ) -> int:
     """Write the translations of some lines; how many were refused."""
-    texts: list[str] = []
-    errors: dict[int, str] = {}
-    for i, line in enumerate(lines):
-        try:
-            text = text_of(line)
-            error = translator.refusal(text)
-        except DataError as failure:
-            text, error = "", str(failure)
-        if error:
-            errors[i] = error
-        texts.append("" if error else text)
+    texts, errors = texts_of(lines, translator.refusal)
     found = translator.translations(texts, prefixes=prefixes, alignments=writer.links is not None)
     for i, (text, translations) in enumerate(zip(texts, found, strict=True)):
         if i in errors:
@@ -144,7 +142,10 @@ class _Writer:
     def flush(self) -> None:
         self.out.flush()
         if self.links is not None:
-            self.links.flush()
+            try:
+                self.links.flush()
+            except BrokenPipeError:  # only of stdout is that no failure
+                raise OSError(errno.EIO, "nobody reads the alignments") from None
 
     def _rows(
         self, source: str, translations: Sequence["Translation"], error: str | None

@@ -12,7 +12,7 @@ from edgewise.errors import DataError, SettingError
 LONGEST_LINE = 1 << 20
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _OTHERS = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "bzip2",
@@ -81,7 +81,7 @@ class TextFile:
             packed = file.read(2) == _GZIP
         try:
             with gzip.open(self.path) if packed else self.path.open("rb") as file:
-                yield file.read(_BLOCK).removeprefix(_BOM)
+                yield file.read(_BLOCK).removeprefix(BOM)
                 while block := file.read(_BLOCK):
                     yield block
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:

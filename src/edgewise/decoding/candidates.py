@@ -3,7 +3,7 @@ that needs.
 
 Of the logits of a row, the greatest of each block of 32 are found, then the greatest blocks, and
 only their tokens are compared. The logarithm of the sum of exponentials is taken slice by slice,
-while a slice lies in the cache. No tensor of probabilities is made.
+while a slice lies in the cache; the whole vocabulary is never sorted or normalised.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -11,8 +11,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
-SLICE, BLOCK = 2048, 32
+from edgewise.decoding.product import Product
+
+SLICE, BLOCK = 8192, 32
 
 
 class Candidates(NamedTuple):
@@ -54,64 +57,68 @@ class Distribution(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """Scores of all tokens, -inf beyond the vocabulary, and what normalises them."""
+    """Scores of all tokens in slices, -inf beyond the vocabulary, and what normalises them."""
 
-    values: Float[Tensor, "rows padded_vocabulary"]
-    greatest: Float[Tensor, "rows blocks"]
+    slices: list[Float[Tensor, "rows _"]]
+    greatest: list[Float[Tensor, "rows _"]]  # of each block
     log_sum: Float[Tensor, " rows"]
     vocabulary: int
 
     def best(self, count: int, excluded: Int[Tensor, " excluded"]) -> Candidates:
         """The best that are not excluded: among the best blocks, as many as tokens."""
-        in_slice = SLICE // BLOCK
-        blocks = min(count + len(excluded), self.greatest.shape[1])
-        chosen = self.greatest.topk(blocks, dim=1, sorted=False).indices
-        starts = chosen // in_slice * SLICE + chosen % in_slice
-        columns = torch.arange(0, SLICE, in_slice, device=starts.device)
-        tokens = (starts[:, :, None] + columns).flatten(1)
+        greatest = torch.cat(self.greatest, dim=1)
+        blocks = min(count + len(excluded), greatest.shape[1])
+        chosen = greatest.topk(blocks, dim=1, sorted=False).indices
+        in_slice, in_last = SLICE // BLOCK, self.greatest[-1].shape[1]
+        number, within = chosen // in_slice, chosen % in_slice
+        # A block's tokens are as far apart as there are blocks in its slice.
+        apart = torch.where(number == len(self.slices) - 1, in_last, in_slice)
+        steps = torch.arange(BLOCK, device=chosen.device)
+        tokens = (number * SLICE + within)[:, :, None] + apart[:, :, None] * steps
+        tokens = tokens.flatten(1)
         hidden = torch.isin(tokens, excluded.to(tokens.device))
-        values = self.values.gather(1, tokens).masked_fill_(hidden, -torch.inf)
+        values = self._values(tokens).masked_fill_(hidden, -torch.inf)
         found = values.topk(min(count, values.shape[1]), dim=1)
         return Candidates(found.values - self.log_sum[:, None], tokens.gather(1, found.indices))
 
     def of(self, tokens: Int[Tensor, " some_rows"]) -> Float[Tensor, " some_rows"]:
-        tokens = tokens.to(self.values.device)
-        rows = len(tokens)
-        return self.values[:rows].gather(1, tokens[:, None])[:, 0] - self.log_sum[:rows]
+        tokens = tokens.to(self.log_sum.device)
+        return self._values(tokens[:, None])[:, 0] - self.log_sum[: len(tokens)]
 
     def all(self, excluded: Int[Tensor, " excluded"]) -> Float[Tensor, "rows vocabulary"]:
-        values = self.values[:, : self.vocabulary] - self.log_sum[:, None]
+        values = torch.cat(self.slices, dim=1)[:, : self.vocabulary] - self.log_sum[:, None]
         return values.index_fill_(1, excluded.to(values.device), -torch.inf)
+
+    def _values(self, tokens: Int[Tensor, "some_rows n"]) -> Float[Tensor, "some_rows n"]:
+        """The scores of tokens of the first rows."""
+        result = self.slices[0].new_empty(tokens.shape)
+        for number, part in enumerate(self.slices):
+            inside = tokens - number * SLICE
+            mine = (inside >= 0) & (inside < part.shape[1])
+            found = part[: len(tokens)].gather(1, inside.clamp(0, part.shape[1] - 1))
+            torch.where(mine, found, result, out=result)
+        return result
 
 
 class OutputLayer:
     """The product with the embeddings, in slices."""
 
     def __init__(self, table: Float[Tensor, "vocabulary d_model"]) -> None:
-        self.table, self.slices = table, table.split(SLICE)
-        self.size = len(self.slices) * SLICE
-        self._values = table.new_empty(0)
-        self._exponentials = table.new_empty(0)
+        self.vocabulary = len(table)
+        parts = table.split(SLICE)
+        self._padding = -len(parts[-1]) % BLOCK
+        padded = pad(parts[-1], (0, 0, 0, self._padding))
+        self._products = [Product(part) for part in (*parts[:-1], padded)]
 
     def __call__(self, x: Float[Tensor, "rows d_model"]) -> Logits:
-        """The logits stay valid until the next call."""
-        rows = len(x)
-        if len(self._values) < rows:
-            self._values = x.new_full((rows, self.size), -torch.inf)
-            self._exponentials = x.new_empty(rows, SLICE)
-        values, exponentials = self._values[:rows], self._exponentials[:rows]
-        blocks = SLICE // BLOCK
-        greatest = x.new_empty(rows, len(self.slices) * blocks)
-        tops = x.new_empty(rows, len(self.slices))
-        sums = x.new_empty(rows, len(self.slices))
-        for number, table in enumerate(self.slices):
-            part = values[:, number * SLICE : (number + 1) * SLICE]
-            torch.mm(x, table.t(), out=part[:, : len(table)])
-            in_blocks = greatest[:, number * blocks : (number + 1) * blocks]
-            torch.amax(part.view(rows, BLOCK, blocks), dim=1, out=in_blocks)
-            top = tops[:, number : number + 1]
-            torch.amax(in_blocks, dim=1, keepdim=True, out=top)
-            torch.sub(part, top, out=exponentials).exp_()
-            torch.sum(exponentials, dim=1, out=sums[:, number])
-        log_sum = (sums.log_() + tops).logsumexp(dim=1)
-        return Logits(values, greatest, log_sum, len(self.table))
+        slices, greatest, sums = [], [], []
+        for number, product in enumerate(self._products):
+            values = product(x)
+            if self._padding and number == len(self._products) - 1:
+                values[:, -self._padding :] = -torch.inf
+            greatest.append(values.unflatten(1, (BLOCK, -1)).amax(dim=1))
+            # A pass over each row gives its log-softmax, faster than what is needed of it alone.
+            sums.append(greatest[-1].amax(dim=1) - torch.log_softmax(values, dim=1).amax(dim=1))
+            slices.append(values)
+        log_sum = sums[0] if len(sums) == 1 else torch.stack(sums).logsumexp(dim=0)
+        return Logits(slices, greatest, log_sum, self.vocabulary)

@@ -1,17 +1,25 @@
 """Where a model runs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
-from edgewise.errors import SettingError
+from edgewise.errors import EdgewiseError, SettingError
 
 
-def device_named(name: str, setting: str = "device") -> torch.device:
-    """The device of a name; auto: a GPU if there is one. SettingError if it is not there."""
+def device_named(name: str, setting: str = "device", local: int | None = None) -> torch.device:
+    """The device of a name; auto: a GPU if there is one. SettingError if it is not there.
+
+    local: of several processes that share out the GPUs, which one this is.
+    """
     wanted = name
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(wanted)
+        if local is not None and device == torch.device("cuda"):
+            device = torch.device("cuda", local)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
         raise SettingError(
@@ -19,3 +27,15 @@ def device_named(name: str, setting: str = "device") -> torch.device:
             f"{name!r}: {str(error).splitlines()[0].split('. ')[0]}"
         ) from None
     return device
+
+
+@contextmanager
+def within_memory(message: str) -> Iterator[None]:
+    """Where memory does not suffice, EdgewiseError with this message."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        if not known and "can't allocate memory" not in str(error):
+            raise
+        raise EdgewiseError(f"out of memory {message}") from None

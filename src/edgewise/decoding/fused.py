@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, linear
+from torch.nn.functional import layer_norm
 
 from edgewise.attention import RelationAttention
+from edgewise.decoding.candidates import OutputLayer
+from edgewise.decoding.product import Product
 from edgewise.model.layers import CrossAttention, DecoderLayer, FeedForward
 from edgewise.model.transformer import Transformer
 
@@ -41,9 +43,8 @@ class Norm:
 class FusedSelfAttention:
     """Self-attention: columns of the first product are queries, keys, values, logits of labels."""
 
-    into: Float[Tensor, "three_inner_and_labels d_model"]
-    out: Float[Tensor, "d_model inner_and_labels"]
-    constant: Float[Tensor, " d_model"] | None  # what the subtracted row adds to each output
+    into: Product
+    out: Product  # of the heads' outputs and of the weights summed by label
     key_labels: int  # the last so many positions have a logit of their label; 0: none
     value_labels: int
 
@@ -68,8 +69,12 @@ class FusedSelfAttention:
             by_head = out.view(-1, heads, d_head)
             outs.append(torch.einsum("mhd,hld->mhl", by_head, nearby).flatten(1))
             constant = torch.einsum("mhd,hd->m", by_head, farthest)
+        # The constant is what the subtracted row adds to each output.
         return cls(
-            torch.cat(into), torch.cat(outs, dim=1).contiguous(), constant, key_labels, value_labels
+            Product(torch.cat(into)),
+            Product(torch.cat(outs, dim=1), constant),
+            key_labels,
+            value_labels,
         )
 
 
@@ -86,9 +91,9 @@ def _causal_rows(
 class FusedCrossAttention:
     """Attention to the encoder's output: keys and values of a sentence are computed once."""
 
-    query: Float[Tensor, "d_model d_model"]
-    key_value: Float[Tensor, "twice d_model"]
-    out: Float[Tensor, "d_model d_model"]
+    query: Product
+    key_value: Product
+    out: Product
 
     @classmethod
     def of(cls, attention: CrossAttention) -> "FusedCrossAttention":
@@ -97,27 +102,25 @@ class FusedCrossAttention:
             for layer in (attention.query, attention.key, attention.value, attention.output)
         )
         scale = 1 / math.sqrt(query.shape[0] // attention.heads)
-        return cls(query * scale, torch.cat((key, value)), out)
+        return cls(Product(query * scale), Product(torch.cat((key, value))), Product(out))
 
 
 @dataclass(frozen=True)
 class FusedFeedForward:
     """Two linear maps with a ReLU between them."""
 
-    inner: Float[Tensor, "d_ff d_model"]
-    inner_bias: Float[Tensor, " d_ff"]
-    outer: Float[Tensor, "d_model d_ff"]
-    outer_bias: Float[Tensor, " d_model"]
+    inner: Product
+    outer: Product
 
     @classmethod
     def of(cls, layer: FeedForward) -> "FusedFeedForward":
         return cls(
-            *(layer.inner.weight.detach(), layer.inner.bias.detach()),
-            *(layer.outer.weight.detach(), layer.outer.bias.detach()),
+            Product(layer.inner.weight, layer.inner.bias, relu=True),
+            Product(layer.outer.weight, layer.outer.bias),
         )
 
     def __call__(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
-        return linear(linear(x, self.inner, self.inner_bias).relu_(), self.outer, self.outer_bias)
+        return self.outer(self.inner(x))
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class FusedDecoder:
         self.model, self.heads, self.d_model = model, settings.heads, settings.d_model
         self.norm_before, self.sinusoids = settings.norm == "pre", settings.sinusoids
         self.embedding = model.embedding.weight.detach()
+        self.output = OutputLayer(self.embedding)
         self.layers = [
             FusedLayer.of(layer) for layer in model.decoder if isinstance(layer, DecoderLayer)
         ]

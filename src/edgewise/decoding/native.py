@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from edgewise.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from edgewise.decoding.alignment import attention_to_source
 from edgewise.decoding.batching import by_length
 from edgewise.decoding.beam import beam_search
-from edgewise.decoding.candidates import Distribution, Logits, OutputLayer
+from edgewise.decoding.candidates import Distribution, Logits
+from edgewise.decoding.device import device_named, within_memory
 from edgewise.decoding.engine import Hypothesis, Tokens
 from edgewise.decoding.fused import FusedDecoder
 from edgewise.decoding.sampling import sample
@@ -54,6 +56,7 @@ class NativeEngine:
         batch_tokens: int = BATCH_TOKENS,
     ) -> "NativeEngine":
         """The models of folders; more than one must have the same vocabulary."""
+        where = device_named(str(device))
         loaded = [load_model(folder) for folder in folders]
         vocabulary = loaded[0][1]
         for folder, (_, other) in zip(folders, loaded, strict=True):
@@ -62,7 +65,7 @@ class NativeEngine:
                     f"models that translate together must have one vocabulary; {folder} has "
                     f"another than {folders[0]}"
                 )
-        models = [model.to(device) for model, _ in loaded]
+        models = [model.to(where) for model, _ in loaded]
         return cls(models, vocabulary, batch_tokens=batch_tokens)
 
     @torch.inference_mode()
@@ -77,9 +80,9 @@ class NativeEngine:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         lengths = [up(len(source) + 1, WIDTH) for source in sources]
         for chosen in by_length(lengths, self.batch_tokens // settings.slots):
-            found = self._search(
-                [sources[i] for i in chosen], [prefixes[i] for i in chosen], settings
-            )
+            some = [sources[i] for i in chosen], [prefixes[i] for i in chosen]
+            with self._memory():
+                found = self._search(*some, settings)
             for i, hypotheses in zip(chosen, found, strict=True):
                 results[i] = hypotheses
         return results
@@ -89,7 +92,7 @@ class NativeEngine:
     ) -> list[list[Hypothesis]]:
         step = _Together(self._decoders, sources, settings.slots)
         limits = [
-            settings.limit(len(source) + 1, len(prefix))
+            settings.limit(len(source), len(prefix))
             for source, prefix in zip(sources, prefixes, strict=True)
         ]
         if settings.sample:
@@ -136,7 +139,8 @@ class NativeEngine:
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         results = [0.0] * len(sources)
         for chosen, source, target in self._pairs(sources, targets):
-            together = [token_log_probabilities(model, source, target) for model in self.models]
+            with self._memory():
+                together = [token_log_probabilities(each, source, target) for each in self.models]
             each = torch.stack(together).logsumexp(0) - math.log(len(together))
             for i, values in zip(chosen, each, strict=True):
                 results[i] = float(values[: len(targets[i]) + 1].double().sum())
@@ -150,12 +154,19 @@ class NativeEngine:
     ) -> list[NDArray[np.float32]]:
         results: list[NDArray[np.float32]] = [np.zeros((0, 0), np.float32)] * len(sources)
         for chosen, source, target in self._pairs(sources, targets):
-            weights = sum(attention_to_source(model, source, target) for model in self.models)
+            with self._memory():
+                weights = sum(attention_to_source(each, source, target) for each in self.models)
             assert isinstance(weights, Tensor)
             for i, matrix in zip(chosen, weights.cpu(), strict=True):
                 rows, columns = len(targets[i]), len(sources[i])
                 results[i] = matrix[:rows, :columns].numpy() / len(self.models)
         return results
+
+    def _memory(self) -> AbstractContextManager[None]:
+        return within_memory(
+            f"on {self.models[0].embedding.weight.device}: lower batch_tokens (it is "
+            f"{self.batch_tokens}), or give shorter sentences"
+        )
 
     def _pairs(
         self, sources: Sequence[Tokens], targets: Sequence[Tokens]
@@ -190,7 +201,7 @@ class _Together:
         sources: Sequence[Tokens],
         slots: int,
     ) -> None:
-        self._outputs = [OutputLayer(decoder.embedding) for decoder in decoders]
+        self._outputs = [decoder.output for decoder in decoders]
         self._steps = [Steps(decoder, sources, slots) for decoder in decoders]
 
     def __call__(

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.decoding.beam import Step
+from edgewise.decoding.beam import LEAVING, Step
 from edgewise.decoding.candidates import Predictions
 from edgewise.decoding.engine import Hypothesis, Tokens
 from edgewise.decoding.settings import DecodingSettings, penalty
@@ -29,7 +29,7 @@ def sample(
     end: int,
     excluded: Sequence[int],
 ) -> list[list[Hypothesis]]:
-    """`n_best` translations of each sentence, in the order they were drawn."""
+    """`n_best` translations of each sentence, the likeliest first."""
     slots = settings.n_best
     living = list(range(len(sources)))
     chances = [
@@ -61,19 +61,22 @@ def sample(
         kept = [row for row, i in enumerate(living) if going[i].any()]
         if not kept:
             break
-        if len(kept) < len(living):
+        if len(living) - len(kept) >= LEAVING * len(living):
             step.keep(torch.tensor(kept))
             tokens = tokens[kept]
             living = [living[row] for row in kept]
     return [
-        [
-            Hypothesis(
-                tuple(found),
-                float(total),
-                float(total) / penalty(len(found) + 1, settings.length_penalty),
-            )
-            for found, total in zip(samples, totals, strict=True)
-        ]
+        sorted(
+            (
+                Hypothesis(
+                    tuple(found),
+                    float(total),
+                    float(total) / penalty(len(found) + 1, settings.length_penalty),
+                )
+                for found, total in zip(samples, totals, strict=True)
+            ),
+            key=lambda hypothesis: -hypothesis.score,
+        )
         for samples, totals in zip(results, sums, strict=True)
     ]
 

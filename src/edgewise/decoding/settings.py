@@ -4,6 +4,9 @@ from pydantic import Field, model_validator
 
 from edgewise.settings import Settings
 
+SAMPLING = frozenset(("temperature", "top_k", "top_p", "seed"))
+LONGEST = 100_000
+
 
 class DecodingSettings(Settings):
     """Beam search, or sampling. A model folder's generation_config.json may set any of these."""
@@ -19,18 +22,26 @@ class DecodingSettings(Settings):
     alternatives: bool = Field(
         False, description="The n_best differ in the first token after the prefix, the likeliest."
     )
-    min_length: int = Field(0, ge=0, description="Tokens of a translation, at least.")
+    min_length: int = Field(0, ge=0, le=LONGEST, description="Tokens of a translation, at least.")
     max_length: int | None = Field(
-        None, ge=1, description="Tokens of a translation, at most; none: see extra_tokens."
+        None,
+        ge=1,
+        le=LONGEST,
+        description="Tokens of a translation, at most; none: see extra_tokens.",
     )
     extra_tokens: int = Field(
-        50, ge=0, description="Without max_length: so many more than the source has, at most."
+        50,
+        ge=0,
+        le=LONGEST,
+        description="Without max_length: so many more than the source has, at most.",
     )
     sample: bool = Field(False, description="Draw tokens by chance instead of searching.")
     temperature: float = Field(
         1.0, ge=1e-6, le=1e6, description="Of sampling: below 1 the likely prevail."
     )
-    top_k: int | None = Field(None, ge=1, description="Of sampling: from the likeliest so many.")
+    top_k: int | None = Field(
+        None, ge=1, le=1 << 20, description="Of sampling: from the likeliest so many."
+    )
     top_p: float | None = Field(
         None, gt=0, le=1, description="Of sampling: from the likeliest that have this probability."
     )
@@ -49,7 +60,7 @@ class DecodingSettings(Settings):
             )
         unused = [
             name
-            for name in ("temperature", "top_k", "top_p", "seed")
+            for name in sorted(SAMPLING)
             if getattr(self, name) != type(self).model_fields[name].default
         ]
         if self.sample and self.alternatives:
@@ -64,7 +75,7 @@ class DecodingSettings(Settings):
         return self.n_best if self.sample else self.beam
 
     def limit(self, source: int, prefix: int = 0) -> int:
-        """The most tokens, without the end, of a translation of so many tokens with their end."""
+        """The most tokens of a translation of a source of so many, ends not counted."""
         limit = source + self.extra_tokens if self.max_length is None else self.max_length
         return max(limit, self.min_length, prefix)
 

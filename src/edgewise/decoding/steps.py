@@ -6,7 +6,7 @@ a hypothesis's own, and the others are masked. For the few hypotheses of a beam 
 copying the keys and values at each position.
 
 No translation depends on its batch. Rows of a product are computed alike, bit for bit, when their
-number is a multiple of 8, so it always is; source lengths are padded to multiples of 16, the width
+number is a multiple of 4, so it always is; source lengths are padded to multiples of 16, the width
 of the widest vectors, and zeros beyond do not change a sum; the encoder sees only sentences of one
 padded length together. `tests/unit/test_steps.py` holds it to this.
 """
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from edgewise.data.batches import padded
 from edgewise.data.vocabulary import PAD
 from edgewise.decoding.fused import FusedCrossAttention, FusedDecoder, FusedSelfAttention
 from edgewise.model.transformer import Transformer, sinusoids
 
-ROWS, WIDTH = 8, 16
+ROWS, WIDTH = 4, 16
 FIRST_CAPACITY = 16
 # Batched products of fewer multiplications are computed by another kernel of PyTorch's.
 LEAST_PRODUCT = 400
@@ -79,7 +79,7 @@ class Steps:
         for chosen, memory, lengths in encoded:
             rows, n = torch.tensor(chosen, device=device), memory.shape[1]
             for kept, layer in zip(self._memory, decoder.layers, strict=True):
-                both = linear(memory, layer.cross.key_value).view(*memory.shape[:2], 2, heads, -1)
+                both = layer.cross.key_value(memory).view(*memory.shape[:2], 2, heads, -1)
                 kept[:, rows, :, :n] = both.permute(2, 0, 3, 1, 4)
             for i, length in zip(chosen, lengths, strict=True):
                 self._source_mask[i, ..., :length] = 0
@@ -170,7 +170,7 @@ class Steps:
     ) -> Float[Tensor, "rows d_model"]:
         batch, slots, heads, n = self.batch, self.slots, self.decoder.heads, self.length
         rows, inner = batch * slots, self.decoder.d_model
-        mixed = linear(x, layer.into)[:rows]
+        mixed = layer.into(x)[:rows]
         by_head = mixed[:, : 3 * inner].view(batch, slots, 3, heads, -1).permute(2, 0, 3, 1, 4)
         seen = self._seen[number]
         seen[:, :, :, (n - 1) * slots : n * slots] = by_head[1:]
@@ -193,14 +193,14 @@ class Steps:
             last = weights.view(logits.shape)[..., n - near :, :].sum(-1)
             sums = result[:rows, inner:].view(batch, slots, heads, -1)
             sums[..., layer.value_labels - near :].copy_(last.transpose(1, 2))
-        return linear(result, layer.out, layer.constant)
+        return layer.out(result)
 
     def _cross(
         self, layer: FusedCrossAttention, number: int, x: Float[Tensor, "rows d_model"]
     ) -> Float[Tensor, "rows d_model"]:
         batch, slots, heads = self.batch, self.slots, self.decoder.heads
         rows = batch * slots
-        query = linear(x, layer.query)[:rows].view(batch, slots, heads, -1).transpose(1, 2)
+        query = layer.query(x)[:rows].view(batch, slots, heads, -1).transpose(1, 2)
         keys, values = self._memory[number].flatten(1, 2)
         logits = torch.bmm(query.reshape(batch * heads, slots, -1), keys.mT)
         by_sentence = logits.view(batch, heads, slots, -1)
@@ -209,4 +209,4 @@ class Steps:
         output = torch.bmm(weights, values).view(batch, heads, slots, -1)
         result = torch.zeros_like(x)
         result[:rows].view(batch, slots, heads, -1).copy_(output.transpose(1, 2))
-        return linear(result, layer.out)
+        return layer.out(result)

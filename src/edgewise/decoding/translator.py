@@ -11,7 +11,7 @@ from edgewise.data.vocabulary import Vocabulary
 from edgewise.decoding.alignment import word_links
 from edgewise.decoding.engine import Engine, Hypothesis, Tokens
 from edgewise.decoding.native import BATCH_TOKENS, NativeEngine
-from edgewise.decoding.settings import DecodingSettings, penalty
+from edgewise.decoding.settings import SAMPLING, DecodingSettings, penalty
 from edgewise.errors import ArgumentError, DataError, SettingError
 from edgewise.storage import read_json
 
@@ -66,6 +66,8 @@ class Translator:
         max_source_tokens: int = MAX_SOURCE_TOKENS,
     ) -> "Translator":
         """From a model folder, such as runs/demo/model; several translate together."""
+        if not folders:
+            raise ArgumentError("a model folder must be given; got none")
         paths = [Path(folder) for folder in folders]
         engine = NativeEngine.load(paths, device=device, batch_tokens=batch_tokens)
         settings = folder_settings(paths[0])
@@ -92,6 +94,7 @@ class Translator:
     ) -> list[list[Translation]]:
         """The `n_best` translations of each text, best first; one empty one of an empty text.
 
+        With `alternatives` they differ in the first token after the prefix; none ends there.
         prefixes: what each translation begins with.
         alignments: say which words belong together.
         """
@@ -103,13 +106,14 @@ class Translator:
             )
         chosen = self.changed(settings)
         tokens = self.vocabulary.encode(texts)
-        for i, source in enumerate(tokens):
-            if refusal := self._refusal(source):
-                raise ArgumentError(f"texts[{i}] {refusal}")
+        beginnings = self.vocabulary.encode(starts)
+        for name, rows in (("texts", tokens), ("prefixes", beginnings)):
+            for i, row in enumerate(rows):
+                if refusal := self._refusal(row):
+                    raise ArgumentError(f"{name}[{i}] {refusal}")
         full = [i for i, text in enumerate(texts) if text.strip()]
         sources = [tokens[i] for i in full]
-        begun = self.vocabulary.encode([starts[i] for i in full])
-        hypotheses = self.engine.search(sources, begun, chosen)
+        hypotheses = self.engine.search(sources, [beginnings[i] for i in full], chosen)
         results = [[EMPTY] for _ in texts]
         for i, found in zip(full, self._texts(sources, hypotheses, alignments), strict=True):
             results[i] = found
@@ -143,8 +147,12 @@ class Translator:
 
     def changed(self, changes: dict[str, Any]) -> DecodingSettings:
         """The settings with changes; SettingError where they cannot be."""
+        merged = self.settings.model_dump() | changes
+        if not merged["sample"]:  # then what a folder says of sampling does not matter
+            for name in SAMPLING - changes.keys():
+                del merged[name]
         try:
-            return DecodingSettings(**self.settings.model_dump() | changes)
+            return DecodingSettings(**merged)
         except ValidationError as error:
             raise SettingError(_first(error)) from None
 

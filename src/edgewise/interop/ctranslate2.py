@@ -1,4 +1,4 @@
-"""A model folder as a folder of CTranslate2, the C++ engine: the same translations and scores.
+"""A model folder as a folder of CTranslate2, the C++ engine: the same scores.
 
 `Translator(folder).translate_batch(pieces, beam_size=1, **decoding_options(vocabulary))` is greedy
 decoding there. `pieces` are those of each source without END, which the engine appends. All of a

@@ -232,7 +232,9 @@ class _Loop:
         if best:
             progress.best_loss, progress.best_step = loss, progress.step
         progress.without_gain = 0 if best else progress.without_gain + 1
-        bleu = None if self.bleu is None else self.bleu(self.trainer.model)
+        bleu = None
+        if self.bleu is not None and math.isfinite(loss):
+            bleu = self.bleu(self.trainer.model)
         if self.metrics is not None:
             score: dict[str, float | str] = {}
             if bleu is not None:

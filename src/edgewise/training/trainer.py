@@ -10,8 +10,8 @@ from torch import Tensor
 
 from edgewise.data.batches import Batch, Batches
 from edgewise.data.vocabulary import PAD
-from edgewise.decoding.device import device_named
-from edgewise.errors import EdgewiseError, SettingError
+from edgewise.decoding.device import device_named, within_memory
+from edgewise.errors import SettingError
 from edgewise.model.initial import seed_of
 from edgewise.model.transformer import Transformer
 from edgewise.training.errors import NotFiniteError
@@ -171,21 +171,16 @@ class Trainer:
     @contextmanager
     def _within_memory(self, where: str, batch: Batch) -> Iterator[None]:
         """Say which batch was too large, and what to lower."""
-        try:
+        rows, n_source = batch.source.shape
+        size, count = self.settings.batch_tokens, self.settings.batches
+        with within_memory(
+            f"on {self.device} in {where}, {rows} pairs of {n_source} source and "
+            f"{batch.target.shape[1]} target tokens: lower training.batch_tokens (it is "
+            f"{size}) and raise training.batches (it is {count}) as much, for updates of the "
+            "same size, in a new run (--init-from takes the weights of this one, if any are "
+            "saved)"
+        ):
             yield
-        except (RuntimeError, MemoryError) as error:
-            known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-            if not known and "can't allocate memory" not in str(error):
-                raise
-            rows, n_source = batch.source.shape
-            size, count = self.settings.batch_tokens, self.settings.batches
-            raise EdgewiseError(
-                f"out of memory on {self.device} in {where}, {rows} pairs of {n_source} source and "
-                f"{batch.target.shape[1]} target tokens: lower training.batch_tokens (it is "
-                f"{size}) and raise training.batches (it is {count}) as much, for updates of the "
-                "same size, in a new run (--init-from takes the weights of this one, if any are "
-                "saved)"
-            ) from None
 
     def _precision(self) -> AbstractContextManager[object]:
         if self.settings.mixed_precision:
@@ -195,19 +190,19 @@ class Trainer:
 
 def device_of(settings: TrainingSettings, ranks: Ranks) -> torch.device:
     """The device that is meant, one for each rank; SettingError if it is not there."""
-    device = device_named(settings.device, "training.device")
-    if ranks.size > 1 and device.type == "cuda":
-        if device.index is not None:
-            raise SettingError(
-                f"training.device must be auto, cpu or cuda where several ranks train, each "
-                f"on a GPU of its own; got {settings.device!r}"
-            )
-        if ranks.local >= torch.cuda.device_count():
-            raise SettingError(
-                f"each rank needs a GPU of its own; this machine has "
-                f"{torch.cuda.device_count()} and more ranks (lower --nproc-per-node)"
-            )
-        device = torch.device("cuda", ranks.local)
+    several_on_gpus = ranks.size > 1 and torch.cuda.is_available()
+    if several_on_gpus and settings.device.startswith("cuda:"):
+        raise SettingError(
+            f"training.device must be auto, cpu or cuda where several ranks train, each "
+            f"on a GPU of its own; got {settings.device!r}"
+        )
+    if several_on_gpus and settings.device != "cpu" and ranks.local >= torch.cuda.device_count():
+        raise SettingError(
+            f"each rank needs a GPU of its own; this machine has "
+            f"{torch.cuda.device_count()} and more ranks (lower --nproc-per-node)"
+        )
+    local = ranks.local if ranks.size > 1 else None
+    device = device_named(settings.device, "training.device", local)
     if settings.mixed_precision and device.type == "cpu":
         raise SettingError("training.mixed_precision is for GPUs; the device is the CPU")
     return device

@@ -32,6 +32,6 @@ class ValidationBleu:
         translations = [self.vocabulary.decode(best.tokens) for (best,) in found]
         counts = np.zeros(10)
         if translations:
-            counts = SentenceStatistics.of(translations, self._references).counts.sum(axis=0)
+            counts += SentenceStatistics.of(translations, self._references).counts.sum(axis=0)
         total = np.array([self.ranks.summed(counts.tolist())]).round().astype(np.int64)
         return Score(SentenceStatistics(total, self._signature).bleu().value, self._signature)

@@ -1,0 +1,52 @@
+"""Real sizes and several threads: a translation is the same alone and among others, bit for bit."""
+
+import pytest
+import torch
+
+from edgewise.data.vocabulary import END
+from edgewise.decoding.beam import beam_search
+from edgewise.decoding.fused import FusedDecoder
+from edgewise.decoding.native import _Together
+from edgewise.model.initial import initialise
+from edgewise.model.settings import ModelSettings
+from edgewise.model.transformer import Transformer
+
+SOURCES = [[4 + (11 * i + j) % 5000 for j in range(3 + 9 * i)] for i in range(7)]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> FusedDecoder:
+    settings = ModelSettings(encoder_layers=1, decoder_layers=1, d_ff=2048, tables="layer")
+    model = Transformer(settings, 5003)
+    initialise(model, 1)
+    return FusedDecoder(model.eval())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("beam", [1, 4])
+@torch.inference_mode()
+def test_the_search_of_a_model_of_the_papers_size_does_not_depend_on_the_batch(
+    decoder, beam, threads
+):
+    def found(chosen: list[int]):
+        return beam_search(
+            _Together([decoder], [SOURCES[i] for i in chosen], beam),
+            beam=beam,
+            n_best=beam,
+            length_penalty=0.6,
+            min_length=0,
+            limits=[8] * len(chosen),
+            prefixes=[[]] * len(chosen),
+            begin=1,
+            end=END,
+            excluded=[0, 1, 3],
+        )
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = found(list(range(7)))
+        for chosen in ([0], [6], [3, 1], [5, 4, 2]):
+            assert found(chosen) == [together[i] for i in chosen]
+    finally:
+        torch.set_num_threads(before)
