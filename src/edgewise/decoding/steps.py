@@ -180,7 +180,7 @@ class Steps:
         if layer.key_labels:
             near = min(layer.key_labels, n)
             labels = mixed[:, 3 * inner :].view(batch, slots, heads, -1).transpose(1, 2)
-            logits[..., n - near :, :] += labels[..., layer.key_labels - near :, None]
+            logits[..., n - near :, :].add_(labels[..., layer.key_labels - near :, None])
         flat = logits.flatten(3)
         if lineage is not None:
             flat += lineage
