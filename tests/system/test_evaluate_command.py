@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.checkpoint.model_folder import weights, write_model
-from edgewise.cli.main import BAD_DATA, USAGE, run
+from edgewise.cli.main import BAD_DATA, INPUT_OUTPUT, USAGE, run
 from edgewise.data.grammar import pairs
 from edgewise.data.text import LONGEST_LINE
 from edgewise.data.vocabulary import Vocabulary
@@ -143,7 +143,7 @@ def test_a_model_translates_the_source_and_its_translations_are_kept(
     expected = Translator.load(model).translate(SOURCES)
     out = given.folder / "kept" / "model.de"
     code, stdout, stderr = given.run("--model", model, "--out", out, "--json", "-")
-    assert (code, stderr) == (0, f"{model} translates 30 lines\n")
+    assert (code, stderr) == (0, f"{model} translates: 0 of 30\n")
     assert out.read_text(encoding="utf-8") == "".join(
         line.replace("\n", " ") + "\n" for line in expected
     )
@@ -157,22 +157,24 @@ def test_a_model_translates_the_source_and_its_translations_are_kept(
     assert from_file["comparison"]["p_value"] == 1
 
 
-def test_a_translation_with_a_line_feed_stays_one_line(
-    given: Given, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Translator, "translate", lambda self, texts: ["one\ntwo"] * len(texts))
-    out = given.folder / "model.de"
-    assert given.run("--model", model, "--out", out)[0] == 0
-    assert out.read_text() == "one two\n" * 30
-
-
 def test_what_is_kept_is_the_models_and_not_its_rivals(
     given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rival = given.folder / "rival"
     rival.mkdir()
-    load = "edgewise.cli.evaluate.load"
-    monkeypatch.setattr(load, lambda name, *_: lambda texts: [Path(name).name] * len(texts))
+
+    class Named:
+        """Translates everything by its name."""
+
+        def __init__(self, folders: list[Path], *arguments: object, **options: object) -> None:
+            self.name = folders[0].name
+
+        def refusal(self, text: str) -> None: ...
+
+        def translate(self, texts: list[str]) -> list[str]:
+            return [self.name] * len(texts)
+
+    monkeypatch.setattr("edgewise.cli.evaluate.load_translator", Named)
     out = given.folder / "kept.de"
     assert given.run("--model", "mine", "--against", rival, "--out", out)[0] == 0
     assert out.read_text() == "mine\n" * 30
@@ -204,7 +206,7 @@ def test_what_is_not_there_is_named(given: Given, tmp_path: Path) -> None:
     for option in ("--translations", "--against"):
         arguments = () if option == "--translations" else ("--translations", given.ours)
         assert given.refused(USAGE, *arguments, option, none) == f"there is no file {none}"
-    assert f"there is no folder {none}" in given.refused(USAGE, "--model", none)
+    assert f"there is no model folder {none}" in given.refused(USAGE, "--model", none)
     assert given.refused(USAGE, "--translations", tmp_path).startswith(
         f"{tmp_path} must be a plain"
     )
@@ -288,3 +290,19 @@ def test_help_and_scores_of_files_do_without_torch(given: Given) -> None:
     assert done.stderr == ""
     assert "edgewise.evaluation.report" in modules
     assert "torch" not in modules
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_and_a_reader_that_has_enough_is_not(given: Given) -> None:
+    command = [sys.executable, "-m", "edgewise", "evaluate", "--translations", given.ours]
+    command += ["--source", given.source, "--reference", given.reference]
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == INPUT_OUTPUT
+    assert result.stderr.splitlines()[-1].startswith("edgewise: No space left on device")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 0
+    assert "Error" not in said

@@ -288,7 +288,9 @@ def test_a_bad_line_is_named_and_gives_nan(score: Score, bad: str, side: int) ->
     source, target = (b"\n".join(lines) for lines in files)
     result = score(source=source, target=target)
     assert (result.code, result.lines) == (BAD_DATA, [*plain[:2], "nan", plain[3]])
-    assert f"line 3 {said if 'UTF' in said else ''}" in result.said
+    name = ("test.en", "test.de")[side]
+    assert f"{name} {said if 'UTF' in said else ''}" in result.said
+    assert result.said.startswith("line 3 of ")
     assert said in result.said
     assert result.said.endswith("edgewise: 1 of 4 lines were not scored\n")
 
@@ -298,7 +300,8 @@ def test_a_bad_line_in_each_format(score: Score) -> None:
     rows = [line.split("\t") for line in score("--format", "tsv", **given).lines]
     assert rows[1] == ["nan", "nan", "0"]
     result = score("--format", "jsonl", **given)
-    assert records(result)[1] == {"line": 2, "error": "is not UTF-8 at byte 1"}
+    record = records(result)[1]
+    assert record["line"] == 2 and record["error"].endswith("test.en is not UTF-8 at byte 1")
     assert result.code == BAD_DATA
 
 
@@ -334,7 +337,7 @@ def test_a_row_without_the_column_is_named_and_gives_nan(score: Score) -> None:
     table = score.write("a.tsv", [f"{SOURCES[0]}\t{TARGETS[0]}", SOURCES[1]])
     result = score.files(source=f"{table}:1", target=f"{table}:2")
     assert (result.code, result.lines) == (BAD_DATA, [score().lines[0], "nan"])
-    assert "line 2 lacks the column\n" in result.said
+    assert f"line 2 of {table}:2 lacks the column\n" in result.said
 
 
 @pytest.mark.parametrize(

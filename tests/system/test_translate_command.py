@@ -8,6 +8,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -887,3 +889,51 @@ def test_a_full_disk_of_alignments_exits_with_74(translate: Translate) -> None:
     result = translate("--alignments", "/dev/full")
     assert result.code == INPUT_OUTPUT
     assert "No space left on device" in result.said
+
+
+def test_alignments_that_are_there_are_replaced_only_if_asked(
+    translate: Translate, tmp_path: Path
+) -> None:
+    links = tmp_path / "links"
+    links.write_text("kept")
+    result = translate("--alignments", links)
+    assert (result.code, result.out) == (USAGE, b"")
+    assert f"{links} exists already (--overwrite replaces it)" in result.said
+    assert links.read_text() == "kept"
+    assert translate("--alignments", links, "--overwrite").code == 0
+    assert links.read_text() != "kept"
+
+
+def test_lines_before_a_prefix_that_is_missing_are_translated(
+    translate: Translate, tmp_path: Path
+) -> None:
+    (tmp_path / "p").write_text("Der\nDie\n")
+    result = translate("--prefixes", tmp_path / "p", stdin="a\nb\nc\n")
+    assert result.code == BAD_DATA
+    assert [line.split()[0][:3] for line in result.lines] == ["Der", "Die"]
+
+
+def peak(model: Path, lines: int, folder: Path) -> int:
+    """The most memory of a process that translates so many lines, in bytes."""
+    command = [sys.executable, "-m", "edgewise", "translate"]
+    (folder / "in").write_text("".join(f"{english}\n" for english, _ in pairs(lines, seed=4)))
+    with (folder / "in").open("rb") as source, (folder / "out").open("wb") as out:
+        process = subprocess.Popen(
+            [*command, "--model", str(model), "--beam", "1", *SHORT],
+            stdin=source,
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    assert (folder / "out").read_bytes().count(b"\n") == lines
+    return usage.ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("lines", [6_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_memory_does_not_grow_with_the_number_of_lines(
+    model: Path, tmp_path: Path, lines: int
+) -> None:
+    # Windows grow up to 2,048 lines: so many have them all.
+    assert peak(model, lines, tmp_path) <= peak(model, 2_000, tmp_path) + (64 << 20)

@@ -123,7 +123,8 @@ def test_every_value_survives_the_file() -> None:
         training=TrainingSettings(
             **{"steps": 6, "batch_tokens": 7, "batches": 15, "warmup": 9, "factor": 1e-30},
             **{"label_smoothing": 1 / 3, "clip": 1e22, "seed": 2**70, "validate_every": 10},
-            **{"patience": 11, "save_every": None, "save_minutes": 0.5, "keep": 13},
+            **{"validate_bleu": 17, "patience": 11, "save_every": None, "save_minutes": 0.5},
+            **{"keep": 13},
             **{"device": "cuda:1", "threads": 14, "mixed_precision": True, "compile": True},
         ),
     )
