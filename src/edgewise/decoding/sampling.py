@@ -119,7 +119,7 @@ def _drawn(
     result = tokens.view(shape)
     if any(token >= 0 for token in forced):
         every = torch.tensor([max(token, 0) for token in forced]).repeat_interleave(shape[1])
-        given = predictions.of(every).view(shape)
+        given = predictions.of(every).view(shape).cpu()
         for row, token in enumerate(forced):
             if token >= 0:
                 drawn[row], result[row] = given[row], token
