@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from random import Random
 
 import torch
 from decoding_batch import CONTESTANTS, THREADS
@@ -63,11 +64,14 @@ def race(folder: Path, pieces: list[str], rounds: int) -> dict[str, list[float]]
     for contestant in running.values():
         contestant.step(pieces[0])
     times: dict[str, list[float]] = {name: [] for name in running}
+    order, random = list(running), Random(0)
     for _ in range(rounds):
         each: dict[str, list[float]] = {name: [] for name in running}
         for piece in pieces:
-            for name, contestant in running.items():
-                each[name].append(contestant.step(piece))
+            for name in order:
+                each[name].append(running[name].step(piece))
+            # Who comes after whom matters: the threads of the one before may still be spinning.
+            random.shuffle(order)
         for name, seconds in each.items():
             times[name].append(sum(seconds))
     for contestant in running.values():

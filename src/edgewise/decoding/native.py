@@ -28,6 +28,9 @@ from edgewise.errors import DataError, SettingError
 from edgewise.model.transformer import Transformer
 
 BATCH_TOKENS = 4096
+# Hypotheses computed together at most: products with more rows are no faster, and each takes memory
+# for as many positions as its translation has, which the tokens of short sources do not tell.
+ROWS = 128
 
 
 class NativeEngine:
@@ -79,7 +82,8 @@ class NativeEngine:
             return self._alternatives(sources, prefixes, settings)
         results: list[list[Hypothesis]] = [[] for _ in sources]
         lengths = [up(len(source) + 1, WIDTH) for source in sources]
-        for chosen in by_length(lengths, self.batch_tokens // settings.slots):
+        rows = max(1, ROWS // settings.slots)
+        for chosen in by_length(lengths, self.batch_tokens // settings.slots, rows):
             some = [sources[i] for i in chosen], [prefixes[i] for i in chosen]
             with self._memory():
                 found = self._search(*some, settings)
