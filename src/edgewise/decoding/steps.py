@@ -152,7 +152,7 @@ class Steps:
         """One position more."""
         capacity = self._seen[0].shape[3] // self.slots
         if self.length == capacity:
-            larger = max(2 * capacity, FIRST_CAPACITY)
+            larger = capacity + max(FIRST_CAPACITY, capacity // 4)
             for number, seen in enumerate(self._seen):
                 new = seen.new_empty(*seen.shape[:3], larger * self.slots, seen.shape[4])
                 new[:, :, :, : seen.shape[3]] = seen
@@ -200,9 +200,11 @@ class Steps:
             flat += lineage
         weights = torch.softmax(flat, dim=-1)
         result = torch.zeros_like(x)
+        by_slot = result[:rows].view(batch, slots, heads, -1)
         output = torch.bmm(weights.flatten(0, 1), values).view(batch, heads, slots, -1)
-        result[:rows].view(batch, slots, heads, -1).copy_(output.transpose(1, 2))
-        if layer.value_table is not None:
+        if layer.value_table is None:
+            by_slot.copy_(output.transpose(1, 2))
+        else:
             size = layer.value_table.shape[1]
             near = min(size, n)
             # Of all slots of a position only its own one has a weight for a hypothesis.
@@ -213,8 +215,8 @@ class Steps:
             by_label = x.new_zeros(heads, len(x), size)
             kept = by_label[:, :rows].view(heads, batch, slots, size)
             kept[..., size - near :].copy_(own.transpose(0, 1))
-            added = torch.bmm(by_label, layer.value_table)
-            result.view(len(x), heads, -1).add_(added.transpose(0, 1))
+            added = torch.bmm(by_label, layer.value_table)[:, :rows].view(heads, batch, slots, -1)
+            torch.add(output.transpose(1, 2), added.permute(1, 2, 0, 3), out=by_slot)
         return layer.out(result)
 
     def _cross(
