@@ -77,8 +77,8 @@ def demo(
     copy_model(out / "relative" / "best", out / "model")
 
     sources, references = zip(*_unseen(out / "text" / "train.en"), strict=True)
-    translations = {name: each.translate(sources) for name, each in translators.items()}
-    say(f"\n[bold]Translations of {TEST} new sentences, by beam search[/]", markup=True)
+    translations = {name: each.translate(sources, beam=1) for name, each in translators.items()}
+    say(f"\n[bold]Translations of {TEST} new sentences, by greedy decoding[/]", markup=True)
     scores = {name: bleu(translations[name], references) for name in TITLES}
     write_json(out / "bleu.json", {name: asdict(score) for name, score in scores.items()})
     for name, title in TITLES.items():
