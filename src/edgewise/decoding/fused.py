@@ -1,8 +1,11 @@
-"""The decoder's weights, arranged for one position at a time: few products, and few labels.
+"""The decoder's weights, arranged for one position at a time: few products, relations for free.
 
-A causal query sees no label of a positive distance. And adding one vector to all rows of a table
-changes no weight (softmax) and adds one vector to every output (weights sum to one): so the row of
-the greatest distance is subtracted from all, and only the last k positions have a label at all.
+The logit of a label is q·w^K[l] = x·(W^Q w^K[l]), so its weights are more columns of the product
+that gives queries, keys and values; what a label adds to the output goes through W^O, so its
+vectors are more rows of that. Two things make them few. A causal query sees no label of a positive
+distance. And adding one vector to all rows of a table changes no weight (softmax) and adds one
+vector to every output (weights sum to one): so the row of the greatest distance is subtracted from
+all, and only the last k positions have a label at all.
 """
 
 import math
@@ -38,12 +41,12 @@ class Norm:
 
 @dataclass(frozen=True)
 class FusedSelfAttention:
-    """Self-attention. Tables have a row for each of the last k positions, the newest last."""
+    """Self-attention: columns of the first product are queries, keys, values, logits of labels."""
 
-    into: Product  # queries, keys, values
-    out: Product
-    key_table: Float[Tensor, "head d_head k"] | None
-    value_table: Float[Tensor, "head k d_head"] | None
+    into: Product
+    out: Product  # of the heads' outputs and of the weights summed by label
+    key_labels: int  # the last so many positions have a logit of their label; 0: none
+    value_labels: int
 
     @classmethod
     def of(cls, attention: RelationAttention) -> "FusedSelfAttention":
@@ -53,17 +56,26 @@ class FusedSelfAttention:
             layer.weight.detach()
             for layer in (attention.query, attention.key, attention.value, attention.output)
         )
-        key_table = value_table = constant = None
-        if attention.key_table is not None:
+        into, outs, constant = [query * scale, key, value], [out], None
+        key_labels = value_labels = 0
+        if attention.max_distance and attention.key_table is not None:
             nearby, _ = _causal_rows(attention.key_table.detach(), attention)
-            key_table = nearby.mT.contiguous() if nearby.numel() else None
-        if attention.value_table is not None:
+            key_labels = nearby.shape[1]
+            by_head = query.view(heads, d_head, -1) * scale
+            into.append(torch.einsum("hdm,hld->hlm", by_head, nearby).flatten(0, 1))
+        if attention.max_distance is not None and attention.value_table is not None:
             nearby, farthest = _causal_rows(attention.value_table.detach(), attention)
-            value_table = nearby.contiguous() if nearby.numel() else None
-            # What the subtracted row adds to each output.
-            constant = torch.einsum("mhd,hd->m", out.view(-1, heads, d_head), farthest)
-        into = Product(torch.cat((query * scale, key, value)))
-        return cls(into, Product(out, constant), key_table, value_table)
+            value_labels = nearby.shape[1]
+            by_head = out.view(-1, heads, d_head)
+            outs.append(torch.einsum("mhd,hld->mhl", by_head, nearby).flatten(1))
+            constant = torch.einsum("mhd,hd->m", by_head, farthest)
+        # The constant is what the subtracted row adds to each output.
+        return cls(
+            Product(torch.cat(into)),
+            Product(torch.cat(outs, dim=1), constant),
+            key_labels,
+            value_labels,
+        )
 
 
 def _causal_rows(

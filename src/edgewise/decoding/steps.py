@@ -90,13 +90,6 @@ class Steps:
         ]
         # 0 for the slots that a hypothesis descends from, -inf for the others.
         self._lineage = torch.zeros(self.batch, 1, slots, 0, slots, dtype=dtype, device=device)
-        # Which of all slots of all positions these are.
-        self._own_slots = torch.zeros(self.batch, 1, slots, 0, dtype=torch.int64, device=device)
-        # So many rows that products with the tables are computed by the same kernel in any batch.
-        tables = [layer.attention.value_table for layer in decoder.layers]
-        tables += [layer.attention.key_table for layer in decoder.layers]
-        sizes = [table.shape[1] * table.shape[2] for table in tables if table is not None]
-        self._least_rows = max((-(-LEAST_PRODUCT // size) for size in sizes), default=0)
         alone = torch.full((slots, slots), -math.inf, dtype=dtype, device=device)
         self._waves = alone[:0, :0]
         self._own = alone.fill_diagonal_(0).view(1, 1, slots, 1, slots)
@@ -109,7 +102,6 @@ class Steps:
         self._seen = [seen.index_select(1, index) for seen in self._seen]
         self._source_mask = self._source_mask.index_select(0, index)
         self._lineage = self._lineage.index_select(0, index)
-        self._own_slots = self._own_slots.index_select(0, index)
 
     def __call__(
         self,
@@ -121,7 +113,7 @@ class Steps:
         """
         decoder = self.decoder
         rows, device = self.batch * self.slots, decoder.embedding.device
-        x = decoder.embedding.new_zeros(up(max(rows, self._least_rows), ROWS), decoder.d_model)
+        x = decoder.embedding.new_zeros(up(rows, ROWS), decoder.d_model)
         torch.index_select(decoder.embedding, 0, tokens.flatten().to(device), out=x[:rows])
         x.mul_(math.sqrt(decoder.d_model))
         if decoder.sinusoids:
@@ -166,12 +158,7 @@ class Steps:
                 index = parents.view(self.batch, 1, self.slots, 1, 1)
                 past = self._lineage[:, :, :, : self.length]
                 past.copy_(past.gather(2, index.expand_as(past)))
-                kept = self._own_slots
-                self._own_slots = kept.gather(2, index[..., 0].expand_as(kept))
             self._lineage[:, :, :, self.length : self.length + 1] = self._own
-            new = torch.arange(self.slots, device=self._own_slots.device) + self.length * self.slots
-            new = new.view(1, 1, self.slots, 1).expand(self.batch, -1, -1, -1)
-            self._own_slots = torch.cat((self._own_slots, new), dim=3)
         self.length += 1
 
     def _attend(
@@ -183,40 +170,29 @@ class Steps:
     ) -> Float[Tensor, "rows d_model"]:
         batch, slots, heads, n = self.batch, self.slots, self.decoder.heads, self.length
         rows, inner = batch * slots, self.decoder.d_model
-        mixed = layer.into(x)
-        by_head = mixed[:rows].view(batch, slots, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = layer.into(x)[:rows]
+        by_head = mixed[:, : 3 * inner].view(batch, slots, 3, heads, -1).permute(2, 0, 3, 1, 4)
         seen = self._seen[number]
         seen[:, :, :, (n - 1) * slots : n * slots] = by_head[1:]
         keys, values = seen[:, :, :, : n * slots].flatten(1, 2)
         query = by_head[0].reshape(batch * heads, slots, -1)
         logits = torch.bmm(query, keys.mT).view(batch, heads, slots, n, slots)
-        if layer.key_table is not None:
-            queries = mixed[:, :inner].view(len(x), heads, -1).transpose(0, 1)
-            labels = torch.bmm(queries, layer.key_table)[:, :rows].view(heads, batch, slots, -1)
-            near = min(labels.shape[-1], n)
-            logits[..., n - near :, :].add_(labels.transpose(0, 1)[..., -near:, None])
+        if layer.key_labels:
+            near = min(layer.key_labels, n)
+            labels = mixed[:, 3 * inner :].view(batch, slots, heads, -1).transpose(1, 2)
+            logits[..., n - near :, :].add_(labels[..., layer.key_labels - near :, None])
         flat = logits.flatten(3)
         if lineage is not None:
             flat += lineage
         weights = torch.softmax(flat, dim=-1)
-        result = torch.zeros_like(x)
-        by_slot = result[:rows].view(batch, slots, heads, -1)
+        result = x.new_zeros(len(x), inner + heads * layer.value_labels)
         output = torch.bmm(weights.flatten(0, 1), values).view(batch, heads, slots, -1)
-        if layer.value_table is None:
-            by_slot.copy_(output.transpose(1, 2))
-        else:
-            size = layer.value_table.shape[1]
-            near = min(size, n)
-            # Of all slots of a position only its own one has a weight for a hypothesis.
-            own = weights[..., n - near :]
-            if slots > 1:
-                index = self._own_slots[..., n - near :].expand(-1, heads, -1, -1)
-                own = weights.gather(3, index)
-            by_label = x.new_zeros(heads, len(x), size)
-            kept = by_label[:, :rows].view(heads, batch, slots, size)
-            kept[..., size - near :].copy_(own.transpose(0, 1))
-            added = torch.bmm(by_label, layer.value_table)[:, :rows].view(heads, batch, slots, -1)
-            torch.add(output.transpose(1, 2), added.permute(1, 2, 0, 3), out=by_slot)
+        result[:rows, :inner].view(batch, slots, heads, -1).copy_(output.transpose(1, 2))
+        if layer.value_labels:
+            near = min(layer.value_labels, n)
+            last = weights.view(logits.shape)[..., n - near :, :].sum(-1)
+            sums = result[:rows, inner:].view(batch, slots, heads, -1)
+            sums[..., layer.value_labels - near :].copy_(last.transpose(1, 2))
         return layer.out(result)
 
     def _cross(
