@@ -2,8 +2,9 @@
 
 Keys and values are kept where they were computed, in the slot of the hypothesis that made them.
 When hypotheses are dropped or divide, nothing is moved: a table says which slot of each position is
-a hypothesis's own, and the others are masked. Copying would read and write all keys and values once
-more at each position, and reading them is what attention takes its time for.
+a hypothesis's own. Copying would read and write all keys and values once more at each position, and
+reading them is what attention takes its time for. All queries of a sentence are multiplied with all
+its keys, and each hypothesis picks its own logits of them.
 
 No translation depends on its batch. Rows of a product are computed alike, bit for bit, when their
 number is a multiple of 4, so it always is; source lengths are padded to multiples of 16, the width
@@ -88,11 +89,10 @@ class Steps:
             torch.empty(2, self.batch, heads, 0, d_head, dtype=dtype, device=device)
             for _ in decoder.layers
         ]
-        # 0 for the slots that a hypothesis descends from, -inf for the others.
-        self._lineage = torch.zeros(self.batch, 1, slots, 0, slots, dtype=dtype, device=device)
-        alone = torch.full((slots, slots), -math.inf, dtype=dtype, device=device)
-        self._waves = alone[:0, :0]
-        self._own = alone.fill_diagonal_(0).view(1, 1, slots, 1, slots)
+        # Of each position, which key is that of the hypothesis.
+        self._lineage = torch.empty(self.batch, 1, slots, 0, dtype=torch.int64, device=device)
+        self._slots = torch.arange(slots, device=device)
+        self._waves = torch.empty(0, 0, dtype=dtype, device=device)
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> None:
         """Go on with these sentences only."""
@@ -121,7 +121,7 @@ class Steps:
         self._grow(None if parents is None else parents.to(device))
         lineage = None
         if self.slots > 1:
-            lineage = self._lineage[..., : self.length, :].flatten(3)
+            lineage = self._lineage[..., : self.length].expand(-1, decoder.heads, -1, -1)
         for number, layer in enumerate(decoder.layers):
             first, second, third = layer.norms
             if decoder.norm_before:
@@ -150,15 +150,14 @@ class Steps:
                 new[:, :, :, : seen.shape[3]] = seen
                 self._seen[number] = new
             if self.slots > 1:
-                lineage = self._lineage.new_empty(*(self.batch, 1, self.slots, larger, self.slots))
-                lineage[:, :, :, :capacity] = self._lineage
+                lineage = self._lineage.new_empty(self.batch, 1, self.slots, larger)
+                lineage[..., :capacity] = self._lineage
                 self._lineage = lineage
         if self.slots > 1:
             if parents is not None and self.length:
-                index = parents.view(self.batch, 1, self.slots, 1, 1)
-                past = self._lineage[:, :, :, : self.length]
-                past.copy_(past.gather(2, index.expand_as(past)))
-            self._lineage[:, :, :, self.length : self.length + 1] = self._own
+                past = self._lineage[..., : self.length]
+                past.copy_(past.gather(2, parents[:, None, :, None].expand_as(past)))
+            self._lineage[..., self.length] = self._slots + self.length * self.slots
         self.length += 1
 
     def _attend(
@@ -166,7 +165,7 @@ class Steps:
         layer: FusedSelfAttention,
         number: int,
         x: Float[Tensor, "rows d_model"],
-        lineage: Float[Tensor, "batch 1 slots n_slot"] | None,
+        lineage: Int[Tensor, "batch head slots n"] | None,
     ) -> Float[Tensor, "rows d_model"]:
         batch, slots, heads, n = self.batch, self.slots, self.decoder.heads, self.length
         rows, inner = batch * slots, self.decoder.d_model
@@ -176,23 +175,23 @@ class Steps:
         seen[:, :, :, (n - 1) * slots : n * slots] = by_head[1:]
         keys, values = seen[:, :, :, : n * slots].flatten(1, 2)
         query = by_head[0].reshape(batch * heads, slots, -1)
-        logits = torch.bmm(query, keys.mT).view(batch, heads, slots, n, slots)
+        logits = every = torch.bmm(query, keys.mT).view(batch, heads, slots, -1)
+        if lineage is not None:
+            logits = every.gather(3, lineage)
         if layer.key_labels:
             near = min(layer.key_labels, n)
             labels = mixed[:, 3 * inner :].view(batch, slots, heads, -1).transpose(1, 2)
-            logits[..., n - near :, :].add_(labels[..., layer.key_labels - near :, None])
-        flat = logits.flatten(3)
+            logits[..., n - near :].add_(labels[..., layer.key_labels - near :])
+        weights = mine = torch.softmax(logits, dim=-1)
         if lineage is not None:
-            flat += lineage
-        weights = torch.softmax(flat, dim=-1)
+            weights = every.zero_().scatter_(3, lineage, mine)
         result = x.new_zeros(len(x), inner + heads * layer.value_labels)
         output = torch.bmm(weights.flatten(0, 1), values).view(batch, heads, slots, -1)
         result[:rows, :inner].view(batch, slots, heads, -1).copy_(output.transpose(1, 2))
         if layer.value_labels:
             near = min(layer.value_labels, n)
-            last = weights.view(logits.shape)[..., n - near :, :].sum(-1)
             sums = result[:rows, inner:].view(batch, slots, heads, -1)
-            sums[..., layer.value_labels - near :].copy_(last.transpose(1, 2))
+            sums[..., layer.value_labels - near :].copy_(mine[..., n - near :].transpose(1, 2))
         return layer.out(result)
 
     def _cross(
