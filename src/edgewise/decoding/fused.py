@@ -1,11 +1,9 @@
-"""The decoder's weights, arranged for one position at a time: few products, relations for free.
+"""The decoder's weights, arranged for one position at a time: few products, and few labels.
 
-The logit of a label is q·w^K[l] = x·(W^Q w^K[l]), so its weights are more columns of the product
-that gives queries, keys and values; what a label adds to the output goes through W^O, so its
-vectors are more rows of that. Two things make them few. A causal query sees no label of a positive
-distance. And adding one vector to all rows of a table changes no weight (softmax) and adds one
-vector to every output (weights sum to one): so the row of the greatest distance is subtracted from
-all, and only the last k positions have a label at all.
+A causal query sees no label of a positive distance. And adding one vector to all rows of a table
+changes no weight (softmax) and adds one vector to every output (weights sum to one): so the row of
+the greatest distance is subtracted from all, what it adds to the output is a bias, and only the
+last k positions have a label at all.
 """
 
 import math
@@ -41,50 +39,37 @@ class Norm:
 
 @dataclass(frozen=True)
 class FusedSelfAttention:
-    """Self-attention: columns of the first product are queries, keys, values, logits of labels."""
+    """Self-attention: columns of the first product are queries, keys, values."""
 
     into: Product
-    out: Product  # of the heads' outputs and of the weights summed by label
-    key_labels: int  # the last so many positions have a logit of their label; 0: none
-    value_labels: int
+    out: Product
+    # Of keys and of values, the rows for the last k positions; zeros where there is no table.
+    labels: Float[Tensor, "2 tables k d_head"]
 
     @classmethod
     def of(cls, attention: RelationAttention) -> "FusedSelfAttention":
-        heads, d_head = attention.heads, attention.d_head
-        scale = 1 / math.sqrt(d_head)
         query, key, value, out = (
             layer.weight.detach()
             for layer in (attention.query, attention.key, attention.value, attention.output)
         )
-        into, outs, constant = [query * scale, key, value], [out], None
-        key_labels = value_labels = 0
-        if attention.max_distance and attention.key_table is not None:
-            nearby, _ = _causal_rows(attention.key_table.detach(), attention)
-            key_labels = nearby.shape[1]
-            by_head = query.view(heads, d_head, -1) * scale
-            into.append(torch.einsum("hdm,hld->hlm", by_head, nearby).flatten(0, 1))
-        if attention.max_distance is not None and attention.value_table is not None:
-            nearby, farthest = _causal_rows(attention.value_table.detach(), attention)
-            value_labels = nearby.shape[1]
-            by_head = out.view(-1, heads, d_head)
-            outs.append(torch.einsum("mhd,hld->mhl", by_head, nearby).flatten(1))
-            constant = torch.einsum("mhd,hd->m", by_head, farthest)
-        # The constant is what the subtracted row adds to each output.
-        return cls(
-            Product(torch.cat(into)),
-            Product(torch.cat(outs, dim=1), constant),
-            key_labels,
-            value_labels,
-        )
+        distance, heads = attention.max_distance or 0, attention.heads
+        tables = heads if attention.per_head else 1
+        labels, bias = query.new_zeros(2, tables, distance, attention.d_head), None
+        if attention.key_table is not None:
+            labels[0], _ = _causal_rows(attention.key_table.detach(), distance)
+        if attention.value_table is not None:
+            labels[1], farthest = _causal_rows(attention.value_table.detach(), distance)
+            bias = out @ farthest.expand(heads, -1).flatten()
+        scale = 1 / math.sqrt(attention.d_head)
+        return cls(Product(torch.cat((query * scale, key, value))), Product(out, bias), labels)
 
 
 def _causal_rows(
-    table: Float[Tensor, "*head n_label d_head"], attention: RelationAttention
-) -> tuple[Float[Tensor, "head k d_head"], Float[Tensor, "head d_head"]]:
-    """The rows of distances -k+1 to 0 less that of -k, and that of -k; by head."""
-    assert attention.max_distance is not None
-    rows = table.expand(attention.heads, -1, -1)[:, : attention.max_distance + 1]
-    return rows[:, 1:] - rows[:, :1], rows[:, 0]
+    table: Float[Tensor, "*head n_label d_head"], distance: int
+) -> tuple[Float[Tensor, "*head k d_head"], Float[Tensor, "*head d_head"]]:
+    """The rows of distances -k+1 to 0 less that of -k, and that of -k."""
+    farthest = table[..., :1, :]
+    return table[..., 1 : distance + 1, :] - farthest, farthest[..., 0, :]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Keys and values are kept where they were computed, in the slot of the hypothesis
 When hypotheses are dropped or divide, nothing is moved: a table says which slot of each position is
 a hypothesis's own. Copying would read and write all keys and values once more at each position, and
 reading them is what attention takes its time for. All queries of a sentence are multiplied with all
-its keys, and each hypothesis picks its own logits of them.
+its keys, and each hypothesis picks its own logits.
 
 No translation depends on its batch. Rows of a product are computed alike, bit for bit, when their
 number is a multiple of 4, so it always is; source lengths are padded to multiples of 16, the width
@@ -84,12 +84,17 @@ class Steps:
                 kept[:, rows, :, :n] = both.permute(2, 0, 3, 1, 4)
             for i, length in zip(chosen, lengths, strict=True):
                 self._source_mask[i, ..., :length] = 0
-        # Of each layer: keys and values, sentence, head, position and slot, feature.
+        # Of each layer, keys and values: of sentence, head, position and slot, feature;
+        # and of labels: of sentence and head, label, feature.
         self._seen = [
             torch.empty(2, self.batch, heads, 0, d_head, dtype=dtype, device=device)
             for _ in decoder.layers
         ]
-        # Of each position, which key is that of the hypothesis.
+        self._labels = [
+            layer.attention.labels[:, None].expand(-1, self.batch, heads, -1, -1).flatten(1, 2)
+            for layer in decoder.layers
+        ]
+        # Of each position, which slot is that of the hypothesis, counted from the first.
         self._lineage = torch.empty(self.batch, 1, slots, 0, dtype=torch.int64, device=device)
         self._slots = torch.arange(slots, device=device)
         self._waves = torch.empty(0, 0, dtype=dtype, device=device)
@@ -119,9 +124,7 @@ class Steps:
         if decoder.sinusoids:
             x.add_(self._sinusoids(self.length))
         self._grow(None if parents is None else parents.to(device))
-        lineage = None
-        if self.slots > 1:
-            lineage = self._lineage[..., : self.length].expand(-1, decoder.heads, -1, -1)
+        lineage = self._lineage[..., : self.length].expand(-1, decoder.heads, -1, -1)
         for number, layer in enumerate(decoder.layers):
             first, second, third = layer.norms
             if decoder.norm_before:
@@ -142,22 +145,18 @@ class Steps:
 
     def _grow(self, parents: Tensor | None) -> None:
         """One position more."""
-        capacity = self._seen[0].shape[3] // self.slots
+        capacity = self._lineage.shape[3]
         if self.length == capacity:
             larger = capacity + max(FIRST_CAPACITY, capacity // 4)
             for number, seen in enumerate(self._seen):
                 new = seen.new_empty(*seen.shape[:3], larger * self.slots, seen.shape[4])
                 new[:, :, :, : seen.shape[3]] = seen
                 self._seen[number] = new
-            if self.slots > 1:
-                lineage = self._lineage.new_empty(self.batch, 1, self.slots, larger)
-                lineage[..., :capacity] = self._lineage
-                self._lineage = lineage
-        if self.slots > 1:
-            if parents is not None and self.length:
-                past = self._lineage[..., : self.length]
-                past.copy_(past.gather(2, parents[:, None, :, None].expand_as(past)))
-            self._lineage[..., self.length] = self._slots + self.length * self.slots
+            self._lineage = pad(self._lineage, (0, larger - capacity))
+        if parents is not None and self.length:
+            past = self._lineage[..., : self.length]
+            past.copy_(past.gather(2, parents[:, None, :, None].expand_as(past)))
+        self._lineage[..., self.length] = self._slots + self.length * self.slots
         self.length += 1
 
     def _attend(
@@ -165,33 +164,32 @@ class Steps:
         layer: FusedSelfAttention,
         number: int,
         x: Float[Tensor, "rows d_model"],
-        lineage: Int[Tensor, "batch head slots n"] | None,
+        lineage: Int[Tensor, "batch head slots n"],
     ) -> Float[Tensor, "rows d_model"]:
         batch, slots, heads, n = self.batch, self.slots, self.decoder.heads, self.length
-        rows, inner = batch * slots, self.decoder.d_model
-        mixed = layer.into(x)[:rows]
-        by_head = mixed[:, : 3 * inner].view(batch, slots, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        rows, near = batch * slots, min(layer.labels.shape[2], n)
+        mixed = layer.into(x)[:rows].view(batch, slots, 3, heads, -1).permute(2, 0, 3, 1, 4)
         seen = self._seen[number]
-        seen[:, :, :, (n - 1) * slots : n * slots] = by_head[1:]
+        seen[:, :, :, (n - 1) * slots : n * slots] = mixed[1:]
         keys, values = seen[:, :, :, : n * slots].flatten(1, 2)
-        query = by_head[0].reshape(batch * heads, slots, -1)
+        query = mixed[0].reshape(batch * heads, slots, -1)
         logits = every = torch.bmm(query, keys.mT).view(batch, heads, slots, -1)
-        if lineage is not None:
+        if slots > 1:
             logits = every.gather(3, lineage)
-        if layer.key_labels:
-            near = min(layer.key_labels, n)
-            labels = mixed[:, 3 * inner :].view(batch, slots, heads, -1).transpose(1, 2)
-            logits[..., n - near :].add_(labels[..., layer.key_labels - near :])
-        weights = mine = torch.softmax(logits, dim=-1)
-        if lineage is not None:
-            weights = every.zero_().scatter_(3, lineage, mine)
-        result = x.new_zeros(len(x), inner + heads * layer.value_labels)
-        output = torch.bmm(weights.flatten(0, 1), values).view(batch, heads, slots, -1)
-        result[:rows, :inner].view(batch, slots, heads, -1).copy_(output.transpose(1, 2))
-        if layer.value_labels:
-            near = min(layer.value_labels, n)
-            sums = result[:rows, inner:].view(batch, slots, heads, -1)
-            sums[..., layer.value_labels - near :].copy_(mine[..., n - near :].transpose(1, 2))
+        if near:
+            key_labels, value_labels = self._labels[number][:, : batch * heads, -near:]
+            of_labels = torch.bmm(query, key_labels.mT).view(batch, heads, slots, near)
+            logits[..., -near:].add_(of_labels)
+        weights = own = torch.softmax(logits, dim=-1)
+        if slots > 1:
+            weights = every.zero_().scatter_(3, lineage, own)
+        output = torch.bmm(weights.flatten(0, 1), values)
+        if near:
+            last = own[..., -near:].reshape(batch * heads, slots, near)
+            output.baddbmm_(last, value_labels)
+        result = torch.zeros_like(x)
+        by_head = output.view(batch, heads, slots, -1)
+        result[:rows].view(batch, slots, heads, -1).copy_(by_head.transpose(1, 2))
         return layer.out(result)
 
     def _cross(
