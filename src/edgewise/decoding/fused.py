@@ -77,7 +77,8 @@ class FusedCrossAttention:
     """Attention to the encoder's output: keys and values of a sentence are computed once."""
 
     query: Product
-    key_value: Product
+    # No `Product`: it is used once a sentence, and oneDNN would keep code for each number of rows.
+    key_value: Float[Tensor, "key_value d_model"]
     out: Product
 
     @classmethod
@@ -87,7 +88,7 @@ class FusedCrossAttention:
             for layer in (attention.query, attention.key, attention.value, attention.output)
         )
         scale = 1 / math.sqrt(query.shape[0] // attention.heads)
-        return cls(Product(query * scale), Product(torch.cat((key, value))), Product(out))
+        return cls(Product(query * scale), torch.cat((key, value)), Product(out))
 
 
 @dataclass(frozen=True)

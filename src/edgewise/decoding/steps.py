@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
 from edgewise.data.batches import padded
 from edgewise.data.vocabulary import PAD
@@ -80,7 +80,7 @@ class Steps:
         for chosen, memory, lengths in encoded:
             rows, n = torch.tensor(chosen, device=device), memory.shape[1]
             for kept, layer in zip(self._memory, decoder.layers, strict=True):
-                both = layer.cross.key_value(memory).view(*memory.shape[:2], 2, heads, -1)
+                both = linear(memory, layer.cross.key_value).view(*memory.shape[:2], 2, heads, -1)
                 kept[:, rows, :, :n] = both.permute(2, 0, 3, 1, 4)
             for i, length in zip(chosen, lengths, strict=True):
                 self._source_mask[i, ..., :length] = 0
