@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from marian import marian
 from peak_memory import status
 
-from edgewise.data.vocabulary import BEGIN, END, PAD, Vocabulary
+from edgewise.data.vocabulary import END, PAD, Vocabulary
+from edgewise.model.settings import ModelSettings
 
 BEAM = 4
 THREADS = 2
@@ -63,28 +65,9 @@ def ctranslate2(folder: Path) -> Run:
 
 def hugging_face(folder: Path) -> Run:
     """MarianMTModel of the same sizes, with sinusoids, as it comes."""
-    from transformers import MarianConfig, MarianMTModel
-
-    sizes = json.loads((folder / "config.json").read_text())
-    architecture, vocabulary = sizes["architecture"], sizes["vocabulary"]["pieces"]
-    config = MarianConfig(
-        vocab_size=vocabulary,
-        d_model=architecture["d_model"],
-        encoder_layers=architecture["encoder_layers"],
-        decoder_layers=architecture["decoder_layers"],
-        encoder_attention_heads=architecture["heads"],
-        decoder_attention_heads=architecture["heads"],
-        encoder_ffn_dim=architecture["d_ff"],
-        decoder_ffn_dim=architecture["d_ff"],
-        activation_function="relu",
-        scale_embedding=True,
-        max_position_embeddings=1024,
-        pad_token_id=PAD,
-        eos_token_id=END,
-        forced_eos_token_id=END,
-        decoder_start_token_id=BEGIN,
-    )
-    model = MarianMTModel(config).eval()
+    config = json.loads((folder / "config.json").read_text())
+    sizes = ModelSettings.model_validate(config["architecture"])
+    model = marian(sizes, config["vocabulary"]["pieces"], max_position_embeddings=1024).eval()
 
     @torch.inference_mode()
     def run(sources: Sequence[list[int]], length: int) -> object:

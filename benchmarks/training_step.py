@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from marian import marian
 from numpy.typing import NDArray
 from peak_memory import status
 from torch import Tensor, nn
@@ -60,30 +61,14 @@ def edgewise(config: str, rows: int, vocabulary: int) -> Step:
 
 def hugging_face(rows: int, vocabulary: int) -> Step:
     """MarianMTModel with the sizes of the paper's base model; the same dropouts as ours."""
-    from transformers import MarianConfig, MarianMTModel
-
     sizes = RunSettings.read(CONFIGS / "paper-base-en-de-absolute.toml").model
-    config = MarianConfig(
-        vocab_size=vocabulary,
-        d_model=sizes.d_model,
-        encoder_layers=sizes.encoder_layers,
-        decoder_layers=sizes.decoder_layers,
-        encoder_attention_heads=sizes.heads,
-        decoder_attention_heads=sizes.heads,
-        encoder_ffn_dim=sizes.d_ff,
-        decoder_ffn_dim=sizes.d_ff,
+    model = marian(
+        *(sizes, vocabulary),
         dropout=sizes.dropout,
         attention_dropout=0.0,
         activation_dropout=0.0,
-        activation_function="relu",
-        scale_embedding=True,
         max_position_embeddings=512,
-        pad_token_id=PAD,
-        eos_token_id=END,
-        forced_eos_token_id=END,
-        decoder_start_token_id=BEGIN,
-    )
-    model = MarianMTModel(config).train()
+    ).train()
 
     def logits(source: Tensor, target_input: Tensor) -> Tensor:
         result: Tensor = model(

@@ -5,6 +5,7 @@ import torch
 
 from edgewise.data.vocabulary import END
 from edgewise.decoding.beam import beam_search
+from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.fused import FusedDecoder
 from edgewise.decoding.native import _Together
 from edgewise.model.initial import initialise
@@ -29,18 +30,9 @@ def test_the_search_of_a_model_of_the_papers_size_does_not_depend_on_the_batch(
     decoder, beam, threads
 ):
     def found(chosen: list[int]):
-        return beam_search(
-            _Together([decoder], [SOURCES[i] for i in chosen], beam),
-            beam=beam,
-            n_best=beam,
-            length_penalty=0.6,
-            min_length=0,
-            limits=[8] * len(chosen),
-            prefixes=[[]] * len(chosen),
-            begin=1,
-            end=END,
-            excluded=[0, 1, 3],
-        )
+        step = _Together([decoder], [SOURCES[i] for i in chosen], beam)
+        bounds = Bounds([[]] * len(chosen), [8] * len(chosen), 0, 1, END, [0, 1, 3])
+        return beam_search(step, bounds, beam=beam, n_best=beam, length_penalty=0.6)
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from edgewise.decoding import beam
 from edgewise.decoding.beam import beam_search
+from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Distribution
 from edgewise.decoding.settings import penalty
 from edgewise.errors import DataError
@@ -61,15 +62,16 @@ class Toy:
 
 def search(sentences: list[int], size: int, **changes: object):
     toy = Toy(sentences, size)
-    options = {
-        "n_best": 1,
-        "length_penalty": 0.6,
-        "min_length": 0,
-        "limits": [4] * len(sentences),
+    options = {"n_best": 1, "length_penalty": 0.6}
+    bounds = {
         "prefixes": [[]] * len(sentences),
+        "limits": [4] * len(sentences),
+        "min_length": 0,
         "excluded": [0, BEGIN],
-    } | changes
-    return toy, beam_search(toy, beam=size, begin=BEGIN, end=END, **options)
+    }
+    for name, value in changes.items():
+        (options if name in options else bounds)[name] = value
+    return toy, beam_search(toy, Bounds(begin=BEGIN, end=END, **bounds), beam=size, **options)
 
 
 def every_translation(
@@ -172,14 +174,5 @@ def test_a_model_that_gives_no_numbers_is_named():
     toy = Toy([0], 2, spread=math.nan)
     with pytest.raises(DataError, match="not a number: its weights are damaged"):
         beam_search(
-            *(toy,),
-            beam=2,
-            n_best=1,
-            length_penalty=0.6,
-            min_length=0,
-            limits=[4],
-            prefixes=[[]],
-            begin=BEGIN,
-            end=END,
-            excluded=[],
+            *(toy, Bounds([[]], [4], 0, BEGIN, END, [])), beam=2, n_best=1, length_penalty=0.6
         )

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Distribution
 from edgewise.decoding.sampling import sample
 from edgewise.decoding.settings import DecodingSettings
@@ -30,15 +31,8 @@ class Constant:
 
 def draws(sources: list[list[int]], limit: int = 1, count: int = 1, **settings: object):
     options = DecodingSettings(sample=True, n_best=count, **settings)
-    return sample(
-        *(Constant(len(sources), count), options),
-        sources=sources,
-        limits=[limit] * len(sources),
-        prefixes=settings.pop("prefixes", [[]] * len(sources)),
-        begin=BEGIN,
-        end=END,
-        excluded=[0, BEGIN],
-    )
+    bounds = Bounds([[]] * len(sources), [limit] * len(sources), 0, BEGIN, END, [0, BEGIN])
+    return sample(Constant(len(sources), count), bounds, options, sources)
 
 
 def frequencies(count: int, **settings: object) -> dict[int, float]:
@@ -90,16 +84,9 @@ def test_the_score_is_the_models_log_probability_whatever_the_temperature():
 
 
 def test_samples_keep_to_the_lengths_and_begin_with_the_prefix():
-    settings = DecodingSettings(sample=True, n_best=2, min_length=3)
-    found = sample(
-        *(Constant(5, 2), settings),
-        sources=[[i] for i in range(5)],
-        limits=[4] * 5,
-        prefixes=[[5, 5], [], [4], [], [3]],
-        begin=BEGIN,
-        end=END,
-        excluded=[0, BEGIN],
-    )
+    settings = DecodingSettings(sample=True, n_best=2)
+    bounds = Bounds([[5, 5], [], [4], [], [3]], [4] * 5, 3, BEGIN, END, [0, BEGIN])
+    found = sample(Constant(5, 2), bounds, settings, [[i] for i in range(5)])
     assert all(3 <= len(each.tokens) <= 4 for samples in found for each in samples)
     assert all(each.tokens[:2] == (5, 5) for each in found[0])
     assert all(each.tokens[:1] == (4,) for each in found[2])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from edgewise.cli.console import require_streams, say, stage_progress
-from edgewise.cli.model_options import Decoding, Models, load_translator
+from edgewise.cli.model_options import Decoding, Models, Run, load_translator
 from edgewise.data.encode import EMPTY, readable
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
@@ -32,10 +32,7 @@ def evaluate(
     out: Path | None = None,
     json_file: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
-    device: str = "auto",
-    threads: int | None = None,
-    batch_tokens: int | None = None,
-    max_source_tokens: int | None = None,
+    run: Run = None,
 ) -> None:
     """Score a model's translations, or those of a file: BLEU and chrF, also by source length.
 
@@ -68,14 +65,6 @@ def evaluate(
         File to write all scores to, as JSON; - is standard output, instead of the table.
     overwrite
         Replace the files if they are there.
-    device
-        cpu, cuda, cuda:1, …; auto: a GPU if there is one.
-    threads
-        CPU threads. [default: PyTorch's choice]
-    batch_tokens
-        Source tokens times beam that are computed together. [default: 4096]
-    max_source_tokens
-        Longest source, in pieces. [default: 1024]
     """
     from edgewise.evaluation import evaluate as scored
     from edgewise.evaluation import table
@@ -108,10 +97,8 @@ def evaluate(
     if against is not None and len(texts[source]) < 2:
         raise DataError(f"--against must have 2 lines or more to resample; {source} has 1")
 
-    options = {"batch_tokens": batch_tokens, "max_source_tokens": max_source_tokens}
     translators = {  # all, before the first takes its time
-        name: load_translator(folders, decoding, device=device, threads=threads, **options)
-        for name, folders in models.items()
+        name: load_translator(folders, run, decoding) for name, folders in models.items()
     }
     for path in (out, report_file):
         if path is not None:

@@ -1,13 +1,14 @@
 """What all commands that run a model are told."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from pydantic import model_validator
 
-from edgewise.decoding.settings import DecodingSettings
+from edgewise.decoding.settings import BATCH_TOKENS, MAX_SOURCE_TOKENS, DecodingSettings
 from edgewise.errors import SettingError
 
 if TYPE_CHECKING:
@@ -28,41 +29,55 @@ class Flags(DecodingSettings):
 Decoding = Annotated[Flags | None, Parameter(name="*")]
 
 
+@dataclass(frozen=True)
+class Running:
+    """Where a model runs, and how much at a time."""
+
+    device: Annotated[str, Parameter(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = (
+        "auto"
+    )
+    threads: Annotated[int | None, Parameter(help="CPU threads. [default: PyTorch's choice]")] = (
+        None
+    )
+    batch_tokens: Annotated[
+        int, Parameter(help="Tokens that are computed together: of sources, times beam.")
+    ] = BATCH_TOKENS
+    max_source_tokens: Annotated[
+        int, Parameter(help="Longest line, in pieces; a longer one is refused.")
+    ] = MAX_SOURCE_TOKENS
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "batch_tokens", "max_source_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"--{name.replace('_', '-')} must be 1 or more; got {value}")
+        if self.threads is not None and self.threads > MOST_THREADS:
+            raise SettingError(f"--threads must be at most {MOST_THREADS}; got {self.threads}")
+
+
+Run = Annotated[Running | None, Parameter(name="*")]
+
+
 def load_translator(
-    model: Sequence[Path],
-    decoding: DecodingSettings | None = None,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    batch_tokens: int | None = None,
-    max_source_tokens: int | None = None,
+    model: Sequence[Path], run: Running | None = None, decoding: DecodingSettings | None = None
 ) -> "Translator":
     """The translator of one or several model folders; flags go before what the folder asks for."""
-    for name, value in (
-        ("threads", threads),
-        ("batch-tokens", batch_tokens),
-        ("max-source-tokens", max_source_tokens),
-    ):
-        if value is not None and value < 1:
-            raise SettingError(f"--{name} must be 1 or more; got {value}")
-    if threads is not None and threads > MOST_THREADS:
-        raise SettingError(f"--threads must be at most {MOST_THREADS}; got {threads}")
+    run = run or Running()
     for folder in model:
         if not folder.is_dir():
             raise SettingError(f"there is no model folder {folder}")
     import torch
 
     from edgewise.decoding.device import device_named
-    from edgewise.decoding.native import BATCH_TOKENS
-    from edgewise.decoding.translator import MAX_SOURCE_TOKENS, Translator
+    from edgewise.decoding.translator import Translator
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if run.threads is not None:
+        torch.set_num_threads(run.threads)
     translator = Translator.load(
         *model,
-        device=str(device_named(device, "--device")),
-        batch_tokens=batch_tokens or BATCH_TOKENS,
-        max_source_tokens=max_source_tokens or MAX_SOURCE_TOKENS,
+        device=str(device_named(run.device, "--device")),
+        batch_tokens=run.batch_tokens,
+        max_source_tokens=run.max_source_tokens,
     )
     if decoding is not None:
         given = {name: getattr(decoding, name) for name in decoding.model_fields_set}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from edgewise.cli.console import require_streams, say, stage_progress
 from edgewise.cli.lines import WINDOW_BYTES, texts_of
-from edgewise.cli.model_options import Models, load_translator
+from edgewise.cli.model_options import Models, Run, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError
 
@@ -20,10 +20,7 @@ def score(
     source: str,
     target: str,
     format: Literal["text", "jsonl", "tsv"] = "text",
-    device: str = "auto",
-    threads: int | None = None,
-    batch_tokens: int | None = None,
-    max_source_tokens: int | None = None,
+    run: Run = None,
 ) -> None:
     """Say how likely given translations are, a line each.
 
@@ -45,14 +42,6 @@ def score(
     format
         text: the log-probability. tsv: that, the score with the length penalty, and the number of
         tokens. jsonl: the same as an object for each line.
-    device
-        cpu, cuda, cuda:1, …; auto: a GPU if there is one.
-    threads
-        CPU threads. [default: PyTorch's choice]
-    batch_tokens
-        Tokens of source or target that are computed together. [default: 4096]
-    max_source_tokens
-        Longest line, in pieces; a longer one is refused. [default: 1024]
     """
     require_streams("stdout")
     files = TextFile.parse(source), TextFile.parse(target)
@@ -62,13 +51,7 @@ def score(
             f"{files[0]} and {files[1]} must have as many lines; they have {counts[0]:,} and "
             f"{counts[1]:,}"
         )
-    translator = load_translator(
-        model,
-        device=device,
-        threads=threads,
-        batch_tokens=batch_tokens,
-        max_source_tokens=max_source_tokens,
-    )
+    translator = load_translator(model, run)
     refused = done = 0
     lines = [file.lines() for file in files]
     with stage_progress() as progress:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from edgewise.cli.console import require_streams, say, stage_progress
 from edgewise.cli.lines import text_of, texts_of, windows
-from edgewise.cli.model_options import Decoding, Models, load_translator
+from edgewise.cli.model_options import Decoding, Models, Run, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
 
@@ -31,10 +31,7 @@ def translate(
     format: Format = "text",
     prefixes: str | None = None,
     alignments: Path | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    batch_tokens: int | None = None,
-    max_source_tokens: int | None = None,
+    run: Run = None,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     r"""Translate standard input, a sentence a line, to standard output, a line each.
@@ -60,14 +57,6 @@ def translate(
         File with what each translation begins with, a line each.
     alignments
         File to write: the words of source and translation that belong together, as `0-0 1-2`.
-    device
-        cpu, cuda, cuda:1, …; auto: a GPU if there is one.
-    threads
-        CPU threads. [default: PyTorch's choice]
-    batch_tokens
-        Source tokens times beam that are computed together. [default: 4096]
-    max_source_tokens
-        Longest line, in pieces; a longer one is refused. [default: 1024]
     overwrite
         Replace the file of alignments if it is there.
     """
@@ -75,13 +64,7 @@ def translate(
     if alignments is not None and alignments.is_file() and not overwrite:
         raise SettingError(f"{alignments} exists already (--overwrite replaces it)")
     starts = None if prefixes is None else TextFile.parse(prefixes)
-    translator = load_translator(
-        *(model, decoding),
-        device=device,
-        threads=threads,
-        batch_tokens=batch_tokens,
-        max_source_tokens=max_source_tokens,
-    )
+    translator = load_translator(model, run, decoding)
     n_best = translator.settings.n_best
     if format == "text" and n_best > 1:
         raise SettingError(

@@ -1,6 +1,5 @@
 """Beam search over a step function: any model that says how likely each next token is."""
 
-from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -9,8 +8,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Predictions
-from edgewise.decoding.engine import Hypothesis, Tokens
+from edgewise.decoding.engine import Hypothesis
 from edgewise.decoding.settings import penalty
 from edgewise.errors import DataError
 
@@ -32,17 +32,7 @@ class Step(Protocol):
 
 
 def beam_search(
-    step: Step,
-    *,
-    beam: int,
-    n_best: int,
-    length_penalty: float,
-    min_length: int,
-    limits: Sequence[int],
-    prefixes: Sequence[Tokens],
-    begin: int,
-    end: int,
-    excluded: Sequence[int],
+    step: Step, bounds: Bounds, *, beam: int, n_best: int, length_penalty: float
 ) -> list[list[Hypothesis]]:
     """The best translations found of each sentence, best first.
 
@@ -51,28 +41,18 @@ def beam_search(
     could overtake its `n_best` finished ones: a log-probability only falls, and the penalty of the
     greatest length favours it most. At its limit a hypothesis must end.
     """
-    sentences = [
-        _Sentence(limit, list(prefix)) for limit, prefix in zip(limits, prefixes, strict=True)
-    ]
+    sentences = [_Sentence(limit) for limit in bounds.limits]
     living = list(range(len(sentences)))  # which sentence each row of the batch is
     scores = np.full((len(sentences), beam), -np.inf, dtype=np.float32)
     scores[:, 0] = 0
-    tokens = np.full((len(sentences), beam), begin)
+    tokens = np.full((len(sentences), beam), bounds.begin)
     parents: NDArray[np.int64] | None = None
     history = np.zeros((len(sentences), beam, 0), dtype=np.int64)
-    always = torch.tensor(excluded, dtype=torch.int64)
-    early = torch.tensor([*excluded, end], dtype=torch.int64)
-    for length in range(max(limits) + 1):
+    for length in bounds.steps:
         predictions = step(
             torch.from_numpy(tokens), None if parents is None else torch.from_numpy(parents)
         )
-        values, choices = _candidates(
-            predictions,
-            beam,
-            early if length < min_length else always,
-            [sentences[i].forced(length, end) for i in living],
-            len(living),
-        )
+        values, choices = _candidates(predictions, bounds, living, length, beam)
         total = torch.from_numpy(scores)[:, :, None] + values
         top = total.flatten(1).topk(min(2 * beam, total[0].numel()), dim=1)
         ranked = top.values.numpy()
@@ -80,7 +60,7 @@ def beam_search(
             raise DataError("the model's output is not a number: its weights are damaged")
         origin = (top.indices // values.shape[2]).numpy()
         token = choices.flatten(1).gather(1, top.indices).numpy()
-        ends = token == end
+        ends = token == bounds.end
         for row, rank in zip(
             *np.nonzero(ends[:, :beam] & (ranked[:, :beam] > -np.inf)), strict=True
         ):
@@ -97,7 +77,7 @@ def beam_search(
         # What ended takes no slot, though too few may be left to fill them all.
         scores = np.where(ends[at, order], -np.inf, ranked[at, order]).astype(np.float32)
         # A slot without a hypothesis goes on with anything.
-        tokens = np.where(scores == -np.inf, end, token[at, order])
+        tokens = np.where(scores == -np.inf, bounds.end, token[at, order])
         parents = origin[at, order]
         history = np.concatenate((history[at, parents], tokens[:, :, None]), axis=2)
         done = np.array(
@@ -119,15 +99,9 @@ def beam_search(
 
 
 class _Sentence:
-    def __init__(self, limit: int, prefix: list[int]) -> None:
-        self.limit, self.prefix = limit, prefix
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.finished: list[Hypothesis] = []
-
-    def forced(self, length: int, end: int) -> int | None:
-        """The token that must come after so many; None if any may."""
-        if length < len(self.prefix):
-            return self.prefix[length]
-        return end if length >= self.limit else None
 
     def is_done(self, value: float, n_best: int, power: float) -> bool:
         """Whether the best that goes on, with this log-probability, has no hope."""
@@ -142,23 +116,14 @@ class _Sentence:
 
 
 def _candidates(
-    predictions: Predictions,
-    beam: int,
-    excluded: Tensor,
-    forced: list[int | None],
-    batch: int,
+    predictions: Predictions, bounds: Bounds, living: list[int], length: int, beam: int
 ) -> tuple[Float[Tensor, "batch beam count"], Int[Tensor, "batch beam count"]]:
     """The best continuations of each hypothesis, on the CPU; where one is forced, only that."""
     # One that goes on may have as many as the beam; and the end.
-    found = predictions.best(beam + 1, excluded)
-    rows = batch * beam
-    values = found.log_probability[:rows].view(batch, beam, -1).cpu()
-    tokens = found.token[:rows].view(batch, beam, -1).cpu()
-    if any(token is not None for token in forced):
-        wanted = torch.tensor([0 if token is None else token for token in forced])
-        given = predictions.of(wanted.repeat_interleave(beam)).view(batch, beam).cpu()
-        for row, token in enumerate(forced):
-            if token is not None:
-                values[row] = -torch.inf
-                values[row, :, 0], tokens[row, :, 0] = given[row], token
+    found = predictions.best(beam + 1, bounds.hidden(length))
+    rows = len(living) * beam
+    values, tokens = (part[:rows].view(len(living), beam, -1).cpu() for part in found)
+    for row, token, given in bounds.forced(predictions, living, length, beam):
+        values[row] = -torch.inf
+        values[row, :, 0], tokens[row, :, 0] = given, token
     return values, tokens

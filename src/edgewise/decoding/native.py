@@ -16,18 +16,18 @@ from edgewise.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from edgewise.decoding.alignment import attention_to_source
 from edgewise.decoding.batching import by_length
 from edgewise.decoding.beam import beam_search
+from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Distribution, Logits
 from edgewise.decoding.device import device_named, within_memory
 from edgewise.decoding.engine import Hypothesis, Tokens
 from edgewise.decoding.fused import FusedDecoder
 from edgewise.decoding.sampling import sample
 from edgewise.decoding.scoring import token_log_probabilities
-from edgewise.decoding.settings import DecodingSettings
+from edgewise.decoding.settings import BATCH_TOKENS, DecodingSettings
 from edgewise.decoding.steps import WIDTH, Steps, up, wide
 from edgewise.errors import DataError, SettingError
 from edgewise.model.transformer import Transformer
 
-BATCH_TOKENS = 4096
 # Hypotheses computed together at most: products with more rows are no faster, and each takes memory
 # for as many positions as its translation has, which the tokens of short sources do not tell.
 ROWS = 128
@@ -99,27 +99,14 @@ class NativeEngine:
             settings.limit(len(source), len(prefix))
             for source, prefix in zip(sources, prefixes, strict=True)
         ]
+        bounds = Bounds(prefixes, limits, settings.min_length, BEGIN, END, self._excluded)
         if settings.sample:
-            return sample(
-                *(step, settings),
-                sources=sources,
-                limits=limits,
-                prefixes=prefixes,
-                begin=BEGIN,
-                end=END,
-                excluded=self._excluded,
-            )
+            return sample(step, bounds, settings, sources)
         return beam_search(
-            step,
+            *(step, bounds),
             beam=settings.beam,
             n_best=settings.n_best,
             length_penalty=settings.length_penalty,
-            min_length=settings.min_length,
-            limits=limits,
-            prefixes=prefixes,
-            begin=BEGIN,
-            end=END,
-            excluded=self._excluded,
         )
 
     def _alternatives(

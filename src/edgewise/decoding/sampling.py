@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.decoding.beam import LEAVING, Step
+from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Predictions
 from edgewise.decoding.engine import Hypothesis, Tokens
 from edgewise.decoding.settings import DecodingSettings, penalty
@@ -19,15 +20,7 @@ from edgewise.errors import DataError
 
 
 def sample(
-    step: Step,
-    settings: DecodingSettings,
-    *,
-    sources: Sequence[Tokens],
-    limits: Sequence[int],
-    prefixes: Sequence[Tokens],
-    begin: int,
-    end: int,
-    excluded: Sequence[int],
+    step: Step, bounds: Bounds, settings: DecodingSettings, sources: Sequence[Tokens]
 ) -> list[list[Hypothesis]]:
     """`n_best` translations of each sentence, the likeliest first."""
     slots = settings.n_best
@@ -38,23 +31,20 @@ def sample(
     results: list[list[list[int]]] = [[[] for _ in range(slots)] for _ in sources]
     sums = np.zeros((len(sources), slots))
     going = np.ones((len(sources), slots), dtype=bool)
-    tokens = torch.full((len(sources), slots), begin)
-    for length in range(max(limits) + 1):
+    tokens = torch.full((len(sources), slots), bounds.begin)
+    for length in bounds.steps:
         predictions = step(tokens, None)
-        hidden = [*excluded, end] if length < settings.min_length else excluded
         uniform = [[chance.random() for chance in chances[i]] for i in living]
-        forced = [
-            prefixes[i][length] if length < len(prefixes[i]) else end if length >= limits[i] else -1
-            for i in living
-        ]
-        values, tokens = _drawn(predictions, settings, hidden, uniform, forced)
+        values, tokens = _drawn(predictions, settings, bounds.hidden(length), uniform)
+        for row, token, given in bounds.forced(predictions, living, length, slots):
+            values[row], tokens[row] = given, token
         if values.isnan().any():
             raise DataError("the model's output is not a number: its weights are damaged")
         for row, i in enumerate(living):
             for slot in np.nonzero(going[i])[0]:
                 sums[i, slot] += float(values[row, slot])
                 token = int(tokens[row, slot])
-                if token == end:
+                if token == bounds.end:
                     going[i, slot] = False
                 else:
                     results[i][slot].append(token)
@@ -88,12 +78,10 @@ def _chance(seed: int, source: Tokens, number: int) -> np.random.Generator:
 def _drawn(
     predictions: Predictions,
     settings: DecodingSettings,
-    excluded: Sequence[int],
+    hidden: Int[Tensor, " hidden"],
     uniform: list[list[float]],
-    forced: list[int],
 ) -> tuple[Float[Tensor, "batch slots"], Int[Tensor, "batch slots"]]:
     """A token of each hypothesis and its log-probability, on the CPU."""
-    hidden = torch.tensor(excluded, dtype=torch.int64)
     shape = len(uniform), len(uniform[0])
     rows = shape[0] * shape[1]
     if settings.top_k is not None:
@@ -115,12 +103,4 @@ def _drawn(
     last = (weights > 0).to(torch.uint8).cumsum(1, dtype=torch.int64).argmax(1, keepdim=True)
     index = torch.minimum(index, last)
     tokens = index if choices is None else choices[:rows].cpu().gather(1, index)
-    drawn = values.gather(1, index).view(shape)
-    result = tokens.view(shape)
-    if any(token >= 0 for token in forced):
-        every = torch.tensor([max(token, 0) for token in forced]).repeat_interleave(shape[1])
-        given = predictions.of(every).view(shape).cpu()
-        for row, token in enumerate(forced):
-            if token >= 0:
-                drawn[row], result[row] = given[row], token
-    return drawn, result
+    return values.gather(1, index).view(shape), tokens.view(shape)

@@ -6,6 +6,11 @@ from edgewise.settings import Settings
 
 SAMPLING = frozenset(("temperature", "top_k", "top_p", "seed"))
 LONGEST = 100_000
+# Of the sources, times hypotheses, computed together.
+BATCH_TOKENS = 4096
+# The longest source that is translated unless more is asked for: beyond it a model has learnt
+# nothing, and the time grows with the square.
+MAX_SOURCE_TOKENS = 1024
 
 
 class DecodingSettings(Settings):

@@ -10,14 +10,16 @@ from pydantic import ValidationError
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.decoding.alignment import word_links
 from edgewise.decoding.engine import Engine, Hypothesis, Tokens
-from edgewise.decoding.native import BATCH_TOKENS, NativeEngine
-from edgewise.decoding.settings import SAMPLING, DecodingSettings, penalty
+from edgewise.decoding.native import NativeEngine
+from edgewise.decoding.settings import (
+    BATCH_TOKENS,
+    MAX_SOURCE_TOKENS,
+    SAMPLING,
+    DecodingSettings,
+    penalty,
+)
 from edgewise.errors import ArgumentError, DataError, SettingError
 from edgewise.storage import read_json
-
-# The longest source that is translated unless more is asked for: beyond it a model has learnt
-# nothing, and the time grows with the square.
-MAX_SOURCE_TOKENS = 1024
 
 
 @dataclass(frozen=True)
