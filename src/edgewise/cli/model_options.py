@@ -40,7 +40,7 @@ class Running:
         None
     )
     batch_tokens: Annotated[
-        int, Parameter(help="Tokens that are computed together: of sources, times beam.")
+        int, Parameter(help="Tokens computed together: of sources times beam, or of pairs.")
     ] = BATCH_TOKENS
     max_source_tokens: Annotated[
         int, Parameter(help="Longest line, in pieces; a longer one is refused.")

@@ -84,16 +84,13 @@ class Steps:
                 kept[:, rows, :, :n] = both.permute(2, 0, 3, 1, 4)
             for i, length in zip(chosen, lengths, strict=True):
                 self._source_mask[i, ..., :length] = 0
-        # Of each layer, keys and values: of sentence, head, position and slot, feature;
-        # and of labels: of sentence and head, label, feature.
+        # Of each layer: keys and values, sentence, head, position and slot, feature.
         self._seen = [
             torch.empty(2, self.batch, heads, 0, d_head, dtype=dtype, device=device)
             for _ in decoder.layers
         ]
-        self._labels = [
-            layer.attention.labels[:, None].expand(-1, self.batch, heads, -1, -1).flatten(1, 2)
-            for layer in decoder.layers
-        ]
+        # Of each layer: keys and values, sentence and head, label, feature.
+        self._labels = [layer.attention.labels[:, 0, :0] for layer in decoder.layers]
         # Of each position, which slot is that of the hypothesis, counted from the first.
         self._lineage = torch.empty(self.batch, 1, slots, 0, dtype=torch.int64, device=device)
         self._slots = torch.arange(slots, device=device)
@@ -152,6 +149,10 @@ class Steps:
                 new = seen.new_empty(*seen.shape[:3], larger * self.slots, seen.shape[4])
                 new[:, :, :, : seen.shape[3]] = seen
                 self._seen[number] = new
+                # Tables for each head are copied for each sentence: no more rows than positions.
+                labels = self.decoder.layers[number].attention.labels[:, None, :, -larger:]
+                every = labels.expand(-1, self.batch, self.decoder.heads, -1, -1)
+                self._labels[number] = every.flatten(1, 2)
             self._lineage = pad(self._lineage, (0, larger - capacity))
         if parents is not None and self.length:
             past = self._lineage[..., : self.length]
