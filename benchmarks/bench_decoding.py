@@ -32,7 +32,8 @@ from edgewise.model.transformer import Transformer
 BATCH = Path(__file__).with_name("decoding_batch.py")
 PIECES, SENTENCES, ROWS, SINGLE = 32_768, 200, 32, 12
 POSITIONS = {
-    "relative": {"tables": "layer"},
+    "relative": {"tables": "layer"},  # CTranslate2 has no others
+    "relative-by-head": {"tables": "head"},
     "absolute": {"max_distance": None, "sinusoids": True},
 }
 

@@ -88,6 +88,7 @@ def hugging_face(folder: Path) -> Run:
 
 CONTESTANTS = {
     "edgewise, relative": (edgewise, "relative"),
+    "edgewise, relative, a table a head": (edgewise, "relative-by-head"),
     "edgewise, absolute": (edgewise, "absolute"),
     "CTranslate2, relative": (ctranslate2, "relative-ct2"),
     "Hugging Face Marian": (hugging_face, "absolute"),
