@@ -5,7 +5,9 @@
     checkpoints/best-00000800/          the model folder with the lowest validation loss
     last, best                          links to the model folders
 
-A checkpoint appears by one rename, whole. Old ones go when newer ones are there.
+A checkpoint appears by one rename, whole. Old ones go when newer ones are there. One that was saved
+in between, because the run was stopped, goes with the next: in the end a run has the same
+checkpoints, and the same mean of them, whether it was stopped or not.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,6 +37,7 @@ KIND, VERSION = "training state", 1
 # The newest may turn out to be damaged: then training goes on from the one before.
 STATES_KEPT = 2
 STEPS = "step-" + 8 * "[0-9]"
+IN_BETWEEN = "in_between"
 
 
 @dataclass(frozen=True)
@@ -64,21 +67,30 @@ class Checkpoints:
         progress: Mapping[str, Any],
         *,
         keep: int,
+        in_between: bool = False,
     ) -> None:
-        """Save everything at this step, then remove all but the `keep` newest checkpoints."""
+        """Save everything at this step, then remove all but the `keep` newest checkpoints.
+
+        in_between: no checkpoint was due, it is there until the next one.
+        """
         path = self.folder / f"step-{step:08d}"
         with new_folder(path) as new:
             write_model(new / "model", weights, self.settings, self.vocabulary, {"updates": step})
             (new / "state").mkdir()
             save_tensors(optimizer, new / "state" / "optimizer.safetensors")
-            write_json(new / "state" / "progress.json", {"step": step, **progress})
+            mark = {IN_BETWEEN: True} if in_between else {}
+            write_json(new / "state" / "progress.json", {"step": step, **progress, **mark})
             seal(new / "state", KIND, VERSION)
         _link(self.run / "last", path / "model")
-        newest_first = [saved for saved in self.steps()[::-1] if saved <= step]
         damaged = [saved for saved in self.steps() if saved > step]  # training went back before it
-        for old in [*damaged, *newest_first[keep:]]:
+        passed = [saved for saved in self.steps() if saved < step and self._is_in_between(saved)]
+        for old in [*damaged, *passed]:
             remove(self._path(old))
-        for old in newest_first[STATES_KEPT:keep]:
+        newest_first = self.steps()[::-1]
+        kept = keep + in_between
+        for old in newest_first[kept:]:
+            remove(self._path(old))
+        for old in newest_first[STATES_KEPT:kept]:
             if (self._path(old) / "state").exists():
                 remove(self._path(old) / "state")
 
@@ -122,8 +134,16 @@ class Checkpoints:
             raise DataError(f"the vocabulary of {path / 'model'} is not that of the corpus")
         check(path / "state", KIND, VERSION)
         progress = read_json(path / "state" / "progress.json")
+        progress.pop(IN_BETWEEN, None)
         optimizer = load_file(path / "state" / "optimizer.safetensors")
         return Saved(step, weights, optimizer, progress)
+
+    def _is_in_between(self, step: int) -> bool:
+        path = self._path(step) / "state" / "progress.json"
+        try:
+            return path.is_file() and IN_BETWEEN in read_json(path)
+        except DataError:  # damaged: it counts as any other
+            return False
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"

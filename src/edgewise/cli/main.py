@@ -21,10 +21,12 @@ from edgewise.cli.explain import explain
 from edgewise.cli.export import export
 from edgewise.cli.names import explain_settings
 from edgewise.cli.prepare import prepare
+from edgewise.cli.reproduce import reproduce
 from edgewise.cli.score import score
 from edgewise.cli.train import settings_sources, train
 from edgewise.cli.translate import translate
 from edgewise.errors import DataError, EdgewiseError, SettingError
+from edgewise.reproduction.grid import FailedCellError
 from edgewise.training.errors import ElsewhereError, InterruptedRunError
 
 FAILURE, USAGE, BAD_DATA, INPUT_OUTPUT, INTERRUPTED, TERMINATED = 1, 2, 65, 74, 130, 143
@@ -44,6 +46,7 @@ app.command(score)
 app.command(explain)
 app.command(evaluate)
 app.command(export)
+app.command(reproduce)
 app.command(data)
 app.command(demo)
 app.register_install_completion_command()
@@ -113,6 +116,8 @@ def _code(error: Exception | None) -> int:
     """What a refusal of ours exits with."""
     if isinstance(error, InterruptedRunError):
         return 128 + error.number
+    if isinstance(error, FailedCellError):
+        return error.code
     if isinstance(error, SettingError):
         return USAGE
     return BAD_DATA if isinstance(error, DataError) else FAILURE

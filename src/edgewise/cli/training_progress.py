@@ -67,7 +67,7 @@ class TrainingProgress(Reporter):
         elif time.monotonic() - self._told > LINE_EVERY:
             self._told = time.monotonic()
             left = (self.steps - update.step) * spent / len(self._recent)
-            say(f"update {update.step:,} of {self.steps:,}  {figures}  {_duration(left)} left")
+            say(f"update {update.step:,} of {self.steps:,}  {figures}  {duration(left)} left")
 
     def validated(self, step: int, loss: float, bleu: Score | None, *, best: bool) -> None:
         mark = ", the lowest so far" if best else ""
@@ -96,7 +96,8 @@ class TrainingProgress(Reporter):
         say(f"last model: {settings.out / 'last'}")
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -27,10 +27,16 @@ class SentenceStatistics:
     signature: str
 
     @classmethod
-    def of(cls, translations: Sequence[str], references: Sequence[str]) -> "SentenceStatistics":
-        """By sacreBLEU, whose scores of single sentences are not used."""
+    def of(
+        cls, translations: Sequence[str], references: Sequence[str], *, tokenised: bool = False
+    ) -> "SentenceStatistics":
+        """By sacreBLEU, whose scores of single sentences are not used.
+
+        Tokens are those of 13a, or what spaces separate if the text is tokenised.
+        """
         require_same_count(translations=translations, references=references)
-        metric = BLEU(tokenize="13a", force=True, effective_order=True)
+        tokens = "none" if tokenised else "13a"
+        metric = BLEU(tokenize=tokens, force=True, effective_order=True)
         scores = [
             metric.sentence_score(translation, [reference])
             for translation, reference in zip(translations, references, strict=True)

@@ -192,8 +192,9 @@ class _Loop:
                 if self.valid is not None and progress.step % options.validate_every == 0:
                     self._validate(self.valid)
                 ended, signal = self._ended(), self.ranks.highest(stop.number)
-                if self._save_is_due(time.monotonic() - saved_at) or ended or signal:
-                    self._save()
+                due = ended or self._save_is_due(time.monotonic() - saved_at)
+                if due or signal:
+                    self._save(in_between=not due)
                     saved_at = time.monotonic()
                 if ended:
                     return progress
@@ -249,7 +250,7 @@ class _Loop:
         by_step = every is not None and self.progress.step % every == 0
         return by_step or (minutes is not None and seconds >= 60 * minutes)
 
-    def _save(self) -> None:
+    def _save(self, *, in_between: bool) -> None:
         if self.checkpoints is None or self.metrics is None:
             return
         self.metrics.flush()
@@ -259,6 +260,7 @@ class _Loop:
             self.trainer.optimizer_tensors(),
             asdict(self.progress),
             keep=self.options.keep,
+            in_between=in_between,
         )
 
     def _ended(self) -> bool:

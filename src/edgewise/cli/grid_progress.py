@@ -1,0 +1,82 @@
+"""How the cells of a reproduction go, on the terminal."""
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from edgewise.cli.console import console, say
+from edgewise.cli.training_progress import duration
+from edgewise.reproduction.cells import Cell
+from edgewise.reproduction.grid import Running, update_of
+
+LINE_EVERY = 30.0  # seconds, where there is no terminal
+
+
+class GridProgress:
+    """A bar for each cell that is running on a terminal; a line now and then elsewhere."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._left = {cell.name: cell.training.steps for cell in cells}
+        self._begun: dict[str, int] = {}  # the update each went on from
+        self._done, self._count, self._total = 0, 0, len(cells)
+        self._start = time.monotonic()
+        self._last_line = self._start
+        self._tasks: dict[str, TaskID] = {}
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=console,
+            disable=sys.stderr is None or not sys.stderr.isatty(),
+        )
+
+    def __enter__(self) -> "GridProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def told(self, running: Sequence[Running]) -> None:
+        """How far each is."""
+        now = {each.cell.name: update_of(each.folder) for each in running}
+        for name, update in now.items():
+            self._begun.setdefault(name, update)
+        if not self._bars.disable:
+            for each in running:
+                name = each.cell.name
+                if name not in self._tasks:
+                    steps = each.cell.training.steps
+                    self._tasks[name] = self._bars.add_task(name, total=steps)
+                self._bars.update(self._tasks[name], completed=now[name])
+        elif time.monotonic() - self._last_line > LINE_EVERY:
+            self._last_line = time.monotonic()
+            at = "; ".join(
+                f"{each.cell.name} {now[each.cell.name]:,} of {each.cell.training.steps:,}"
+                for each in running
+            )
+            say(f"{self._count} of {self._total} cells, {self._time_left(now)}: {at}")
+
+    def ended(self, cell: Cell) -> None:
+        """A cell is stored."""
+        self._count += 1
+        self._done += cell.training.steps - self._begun.get(cell.name, 0)
+        self._left.pop(cell.name, None)
+        if cell.name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(cell.name))
+        say(f"{cell.name} is finished, {self._count} of {self._total}")
+
+    def _time_left(self, now: dict[str, int]) -> str:
+        done = self._done + sum(update - self._begun[name] for name, update in now.items())
+        if done == 0:
+            return "time left unknown"
+        left = sum(self._left.values()) - sum(now.values())
+        return f"{duration((time.monotonic() - self._start) * left / done)} left"

@@ -1,0 +1,217 @@
+"""edgewise reproduce."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from edgewise.cli.console import say, stage_progress
+from edgewise.cli.grid_progress import GridProgress
+from edgewise.data.encode import cores
+from edgewise.errors import SettingError
+
+if TYPE_CHECKING:
+    from edgewise.reproduction.cells import Cell
+    from edgewise.reproduction.study import Study
+
+OUT = Path("runs/reproduction")
+
+reproduce = App(
+    name="reproduce", help="The paper's tables, rerun: rows trained, measured, and reported.",
+    help_format="markdown",
+)  # fmt: skip
+
+
+@reproduce.command(name="list")
+def list_experiments() -> None:
+    """List the experiments with their rows and the paper's figures, and the scales.
+
+    ```sh
+    edgewise reproduce list
+    ```
+    """
+    from edgewise.reproduction.experiments import experiment_names, read_experiment
+    from edgewise.reproduction.scales import read_scale, scale_names
+
+    for name in experiment_names():
+        experiment = read_experiment(name)
+        print(f"{name:<12} {experiment.title}")
+        print(f"{'':<12} {experiment.says}")
+        print(f"{'':<12} scales: {', '.join(experiment.scales)}")
+        for row in experiment.rows:
+            figures = "  ".join(f"{pair} {value:g}" for pair, value in row.paper.items())
+            print(f"  {row.name:<16} {row.heading:<26} {figures}".rstrip())
+        print()
+    for name in scale_names():
+        scale = read_scale(name)
+        print(f"{name:<16} {scale.title} ({', '.join(scale.pairs)})")
+        print(f"{'':<16} {scale.cost}")
+
+
+@reproduce.command(show=False)
+def cell(folder: Path, /) -> None:
+    """Train and measure one cell, in the folder that has its cell.json."""
+    from edgewise.cli.training_progress import TrainingProgress
+    from edgewise.reproduction.worker import run_cell
+    from edgewise.storage import read_json
+    from edgewise.training.ranks import Ranks
+
+    if not (folder / "cell.json").is_file():
+        raise SettingError(f"{folder} is not the folder of a cell: it has no cell.json")
+    if not Ranks.of_environment().is_first:
+        run_cell(folder)
+        return
+    with TrainingProgress(int(read_json(folder / "cell.json")["training"]["steps"])) as reporter:
+        run_cell(folder, reporter)
+
+
+@reproduce.default
+def run(
+    *experiments: str,
+    scale: str | None = None,
+    data: Path | None = None,
+    pairs: Annotated[list[str], Parameter(consume_multiple=True, negative=())] | None = None,
+    rows: Annotated[list[str], Parameter(consume_multiple=True, negative=())] | None = None,
+    row: Annotated[list[Path], Parameter(consume_multiple=True, negative=())] | None = None,
+    seeds: Annotated[list[int], Parameter(consume_multiple=True, negative=())] | None = None,
+    budget: int | None = None,
+    threads: int | None = None,
+    ranks: int | None = None,
+    jobs: int | None = None,
+    out: Path = OUT,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Rerun tables and claims of the paper.
+
+    Each cell (a row, a pair of languages, a seed) is trained and measured in its own process and
+    stored as it ends; a cell that several tables share is run once. The same command again goes on
+    where it was stopped, in mid-training too. Reports are written as Markdown, JSON and PNG.
+
+    ```sh
+    edgewise reproduce list
+    edgewise reproduce table2 --scale demo
+    edgewise reproduce table1 table2 table3 --scale multi30k --data multi30k --seeds 1 2 3
+    edgewise reproduce table3 --scale multi30k --rows keys values --row mine.toml
+    ```
+
+    Parameters
+    ----------
+    experiments
+        Those that `edgewise reproduce list` names.
+    scale
+        Corpus, model and budget. [default: the smallest that the experiment has]
+    data
+        Folder with the corpus. [default: where `edgewise data get` puts it]
+    pairs
+        Languages, as en-de. [default: all that experiment and scale have]
+    rows
+        Only these rows. [default: all]
+    row
+        File with a row of your own: name, and what of [model] and [training] differs.
+    seeds
+        One cell each. [default: 1]
+    budget
+        Updates of each cell. [default: the scale's]
+    threads
+        CPU threads of a cell, on which its last bits depend. [default: the scale's]
+    ranks
+        Processes that train a cell together, on a GPU each. [default: the scale's]
+    jobs
+        Cells side by side. [default: as many as there are cores for]
+    out
+        Folder of cells, reports, corpora and training.
+    dry_run
+        Say what would be run, and what it would cost.
+    """
+    from edgewise.reproduction.experiments import read_experiment, read_row
+
+    if not experiments:
+        raise SettingError("which one? edgewise reproduce list names the experiments")
+    for name, value in (("budget", budget), ("threads", threads), ("ranks", ranks), ("jobs", jobs)):
+        if value is not None and value < 1:
+            raise SettingError(f"--{name} must be 1 or more; got {value}")
+    from edgewise.reproduction.cells import Changes, different
+    from edgewise.reproduction.corpora import texts_of
+    from edgewise.reproduction.grid import run_cells
+    from edgewise.reproduction.results import finished, require_same_corpus
+    from edgewise.reproduction.scales import read_scale
+    from edgewise.reproduction.study import Study, unfinished
+    from edgewise.reproduction.worker import order
+
+    own = [read_row(path) for path in row or ()]
+    changes = Changes(budget, threads, ranks)
+    studies = []
+    for name in dict.fromkeys(experiments):
+        experiment = read_experiment(name)
+        for each in own:
+            experiment = experiment.with_row(each)
+        if rows is not None:
+            experiment.chosen(rows)  # SettingError if there is no such row
+        of = read_scale(scale or experiment.scales[0])
+        studies.append(Study.of(experiment, of, pairs, seeds or (1,), changes, out))
+    speeds = [study for study in studies if study.experiment.measure != "BLEU"]
+    grids = [study for study in studies if study not in speeds]
+    wanted = different(cell for study in grids for cell in study.cells(rows))
+    waiting = unfinished(wanted, out)
+    at_once = jobs or _jobs(waiting)
+    _say_plan(wanted, waiting, at_once)
+    if dry_run:
+        return
+    places = {(study.scale.name, pair): study for study in studies for pair in study.pairs}
+    texts = {
+        (name, pair): texts_of(study.scale, pair, data, out, say)
+        for (name, pair), study in places.items()
+        if data is not None
+        or study in speeds
+        or any((c.scale.name, c.pair) == (name, pair) for c in waiting)
+    }
+    for cell in wanted:
+        result, of_cell = finished(cell, out), texts.get((cell.scale.name, cell.pair))
+        if result is not None and of_cell is not None:
+            require_same_corpus([result], of_cell.files)
+    folders = {order(cell, texts[cell.scale.name, cell.pair], out): cell for cell in waiting}
+
+    def ended(cell: "Cell") -> None:
+        progress.ended(cell)
+        for study in grids:
+            if cell.scale == study.scale and cell.pair in study.pairs:
+                study.write_report()
+
+    with GridProgress(waiting) as progress:
+        run_cells(folders, at_once, ended=ended, told=progress.told)
+    for study in grids:
+        say(str(study.write_report()))
+    for study in speeds:
+        for pair in study.pairs:
+            say(str(_speed(study, pair, texts[study.scale.name, pair].corpus)))
+
+
+def _jobs(cells: Sequence["Cell"]) -> int:
+    """As many as there are cores for; where threads are not set, GPUs are meant: one."""
+    if any(cell.training.threads is None for cell in cells) or not cells:
+        return 1
+    return max(1, cores() // max((cell.training.threads or 1) * cell.ranks for cell in cells))
+
+
+def _say_plan(cells: Sequence["Cell"], waiting: Sequence["Cell"], jobs: int) -> None:
+    say(f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished; {jobs} side by side")
+    for scale in {cell.scale.name: cell.scale for cell in waiting}.values():
+        mine = [cell for cell in waiting if cell.scale == scale]
+        updates = sum(cell.training.steps for cell in mine)
+        say(f"{scale.name}: {len(mine)} cells, {updates:,} updates; {scale.cost}")
+    for cell in waiting:
+        say(f"  {cell.name}: {cell.training.steps:,} updates")
+
+
+def _speed(study: "Study", pair: str, corpus: Path) -> Path:
+    from edgewise.reproduction.speed import measure_speed, write_speed_report
+
+    path = study.report_path
+    if not path.is_file():
+        with stage_progress() as progress:
+            speeds = measure_speed(
+                study.by_row(pair), corpus, lambda done, of: progress("updates", done, of)
+            )
+        write_speed_report(study, pair, speeds)
+    return path

@@ -1,0 +1,1 @@
+"""The paper's tables as data: each row trained and measured, continued where it stopped."""

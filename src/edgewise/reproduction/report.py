@@ -1,0 +1,260 @@
+"""What came out of an experiment, beside the paper's figures: as data, and as Markdown.
+
+It says nothing of when or how fast, so that it is the same however often the cells were stopped.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgewise.evaluation.bootstrap import SentenceStatistics
+from edgewise.reproduction.experiments import Experiment, Row
+from edgewise.reproduction.results import Result
+from edgewise.reproduction.scales import Scale
+from edgewise.reproduction.statistics import Difference, Spread, difference
+
+PARTS = {"valid": "validation", "test": "test"}
+Results = Mapping[str, Sequence[Result]]  # of each row, by seed
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """A row of the table."""
+
+    name: str
+    heading: str
+    paper: float | None
+    seeds: tuple[int, ...]
+    bleu: dict[str, Spread]  # by part
+    chrf: dict[str, float]
+    parameters: int
+    at: float | None  # where it is on the axis of the plot
+
+
+@dataclass(frozen=True)
+class ComparisonReport:
+    """Two rows."""
+
+    row: str
+    against: str
+    paper: float | None
+    difference: dict[str, Difference]  # by part
+
+
+@dataclass(frozen=True)
+class BucketReport:
+    """The sentences whose source has `first` to `last` words."""
+
+    first: int
+    last: int
+    trained: bool
+    sentences: int
+    bleu: dict[str, Spread]  # by row
+    difference: tuple[Difference, ...]  # in the order of the comparisons
+
+
+@dataclass(frozen=True)
+class PairReport:
+    """All there is of one pair of languages."""
+
+    pair: str
+    sentences: dict[str, int]
+    rows: tuple[RowReport, ...]
+    comparisons: tuple[ComparisonReport, ...]
+    buckets: tuple[BucketReport, ...]
+    missing: tuple[str, ...]  # rows of which no cell is finished
+    signature: str
+    chrf_signature: str
+    hardware: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """An experiment at a scale."""
+
+    experiment: Experiment
+    scale: Scale
+    pairs: tuple[PairReport, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "experiment": self.experiment.model_dump(mode="json"),
+            "scale": self.scale.model_dump(mode="json"),
+            "pairs": [asdict(pair) for pair in self.pairs],
+        }
+
+
+def report_pair(experiment: Experiment, scale: Scale, pair: str, results: Results) -> PairReport:
+    """The report of what is finished; at least one cell is."""
+    rows = experiment.rows_of(scale.name, pair)
+    done = [row for row in rows if results.get(row.name)]
+    there = {row.name for row in done}
+    compared = [c for c in experiment.compare if {c.row, c.against} <= there]
+    first = results[done[0].name][0]
+
+    def of(row: str, part: str) -> list[SentenceStatistics]:
+        return [result.parts[part].statistics for result in results[row]]
+
+    paper = {row.name: row.paper.get(pair) for row in rows}
+    comparisons = [
+        ComparisonReport(
+            row=each.row,
+            against=each.against,
+            paper=_minus(paper[each.row], paper[each.against]),
+            difference={
+                part: difference(of(each.row, part), of(each.against, part)) for part in PARTS
+            },
+        )
+        for each in compared
+    ]
+    buckets = _buckets(scale, done, results, compared) if experiment.by_length else ()
+    every = [result for row in done for result in results[row.name]]
+    return PairReport(
+        pair=pair,
+        sentences={part: len(first.parts[part].words) for part in PARTS},
+        rows=tuple(_row(experiment, row, pair, results[row.name]) for row in done),
+        comparisons=tuple(comparisons),
+        buckets=buckets,
+        missing=tuple(row.name for row in rows if row.name not in there),
+        signature=first.parts["test"].statistics.signature,
+        chrf_signature=first.parts["test"].chrf_signature,
+        hardware=tuple(sorted({result.about["hardware"] for result in every})),
+    )
+
+
+def _row(experiment: Experiment, row: Row, pair: str, results: Sequence[Result]) -> RowReport:
+    first = results[0]
+    at = None if experiment.axis is None else first.asked["model"][experiment.axis]
+    return RowReport(
+        name=row.name,
+        heading=row.heading,
+        paper=row.paper.get(pair),
+        seeds=tuple(result.asked["training"]["seed"] for result in results),
+        bleu={part: Spread.of([r.parts[part].statistics for r in results]) for part in PARTS},
+        chrf={part: sum(r.parts[part].chrf for r in results) / len(results) for part in PARTS},
+        parameters=first.parameters,
+        at=at,
+    )
+
+
+def _buckets(
+    scale: Scale, rows: Sequence[Row], results: Results, compared: Sequence[Any]
+) -> tuple[BucketReport, ...]:
+    words = results[rows[0].name][0].parts["test"].words
+    found = []
+    for first, last in zip((0, *(most + 1 for most in scale.buckets)), scale.buckets, strict=False):
+        chosen = (words >= first) & (words <= last)
+        if chosen.sum() < 2:
+            continue
+        parts = {
+            row.name: [r.parts["test"].statistics.part(chosen) for r in results[row.name]]
+            for row in rows
+        }
+        found.append(
+            BucketReport(
+                first=first,
+                last=last,
+                trained=last <= (scale.max_source_words or last),
+                sentences=int(chosen.sum()),
+                bleu={name: Spread.of(part) for name, part in parts.items()},
+                difference=tuple(difference(parts[c.row], parts[c.against]) for c in compared),
+            )
+        )
+    return tuple(found)
+
+
+def _minus(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
+def markdown(report: Report, picture: Path | None) -> str:
+    """For people."""
+    experiment, scale = report.experiment, report.scale
+    lines = [f"# {experiment.title}", "", f"The {experiment.paper}: {experiment.says}", ""]
+    lines += [f"At scale `{scale.name}`: {scale.title}.", ""]
+    for pair in report.pairs:
+        lines += [f"## {pair.pair}", "", *_table(experiment, pair), ""]
+        if pair.comparisons:
+            lines += [*_comparisons(experiment, pair), ""]
+        if pair.buckets:
+            lines += [*_by_length(pair), ""]
+        if pair.missing:
+            lines += [f"Not finished: {', '.join(pair.missing)}.", ""]
+        lines += [f"- BLEU: {pair.signature}", f"- chrF: {pair.chrf_signature}"]
+        lines += [f"- Hardware: {'; '.join(pair.hardware)}", ""]
+    if picture is not None:
+        lines += [f"![{experiment.title}]({picture.name})", ""]
+    lines += [f"## What differs from the {experiment.paper}", ""]
+    lines += [f"- {each}" for each in scale.differs]
+    lines += [
+        "",
+        f"± is the standard deviation over seeds. Intervals are of 95 %, by {RESAMPLED}. "
+        f"The command: `edgewise reproduce {experiment.name} --scale {scale.name}`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+RESAMPLED = "1,000 resamples of the sentences and of the seeds; p by the same, paired"
+
+
+def _table(experiment: Experiment, pair: PairReport) -> list[str]:
+    order = [experiment.part, *(part for part in PARTS if part != experiment.part)]
+    heads = [f"{PARTS[part]} BLEU ({pair.sentences[part]:,})" for part in order]
+    lines = [
+        f"| | {experiment.paper} | {heads[0]} | 95 % interval | seeds | {heads[1]} | chrF | "
+        "parameters |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in pair.rows:
+        main, other = (row.bleu[part] for part in order)
+        paper = "" if row.paper is None else f"{row.paper:g}"
+        seeds = ", ".join(map(str, row.seeds))
+        lines.append(
+            f"| {row.heading} | {paper} | {_mean(main)} | {_between(main.interval)} | {seeds} | "
+            f"{_mean(other)} | {row.chrf[experiment.part]:.1f} | {row.parameters:,} |"
+        )
+    return lines
+
+
+def _comparisons(experiment: Experiment, pair: PairReport) -> list[str]:
+    heading = {row.name: row.heading for row in pair.rows}
+    order = [experiment.part, *(part for part in PARTS if part != experiment.part)]
+    heads = " | ".join(f"{PARTS[part]} | 95 % interval | p" for part in order)
+    lines = [f"| | {experiment.paper} | {heads} |", "|---" * 8 + "|"]
+    for each in pair.comparisons:
+        paper = "" if each.paper is None else f"{each.paper:+.1f}"
+        cells = " | ".join(_difference(each.difference[part]) for part in order)
+        lines.append(f"| {heading[each.row]} minus {heading[each.against]} | {paper} | {cells} |")
+    return lines
+
+
+def _by_length(pair: PairReport) -> list[str]:
+    names = [row.heading for row in pair.rows]
+    heading = {row.name: row.heading for row in pair.rows}
+    compared = [f"{heading[c.row]} minus {heading[c.against]}" for c in pair.comparisons]
+    heads = [*names, *(head for name in compared for head in (name, "95 % interval", "p"))]
+    lines = [
+        f"| source words | test sentences | {' | '.join(heads)} |",
+        "|---" * (2 + len(heads)) + "|",
+    ]
+    for bucket in pair.buckets:
+        name = f"{bucket.first}-{bucket.last}" + (" (as in training)" if bucket.trained else "")
+        scores = [_mean(bucket.bleu[row.name]) for row in pair.rows]
+        differences = [_difference(each) for each in bucket.difference]
+        lines.append(f"| {name} | {bucket.sentences:,} | {' | '.join([*scores, *differences])} |")
+    return lines
+
+
+def _mean(spread: Spread) -> str:
+    around = "" if spread.deviation is None else f" ± {spread.deviation:.2f}"
+    return f"{spread.mean:.2f}{around}"
+
+
+def _difference(each: Difference) -> str:
+    return f"{each.value:+.2f} | {_between(each.interval, '+')} | {each.p_value:.3f}"
+
+
+def _between(middle: tuple[float, float] | None, sign: str = "") -> str:
+    return "" if middle is None else f"{middle[0]:{sign}.2f} to {middle[1]:{sign}.2f}"

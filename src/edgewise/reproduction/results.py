@@ -1,0 +1,138 @@
+"""What was measured of a cell: a JSON file, written when all of it is there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.errors import DataError, SettingError
+from edgewise.evaluation.bootstrap import SentenceStatistics
+from edgewise.reproduction.cells import Cell
+from edgewise.storage import read_json, write_json
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Translations of one part of a corpus, in figures: neither sources nor translations."""
+
+    words: NDArray[np.int64]  # of each source
+    statistics: SentenceStatistics
+    chrf: float
+    chrf_signature: str
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "Measured":
+        counts = np.array([row.split() for row in content["counts"]], dtype=np.int64)
+        statistics = SentenceStatistics(counts, content["signature"])
+        words = np.array(content["words"].split(), dtype=np.int64)
+        return cls(words, statistics, content["chrf"], content["chrf_signature"])
+
+    def content(self) -> dict[str, Any]:
+        """For JSON; a sentence's counts are one string, so that they are one line."""
+        return {
+            "sentences": len(self.words),
+            "bleu": self.statistics.bleu().value,
+            "signature": self.statistics.signature,
+            "chrf": self.chrf,
+            "chrf_signature": self.chrf_signature,
+            "words": " ".join(map(str, self.words.tolist())),
+            "counts": [" ".join(map(str, row)) for row in self.statistics.counts.tolist()],
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished cell. `about` says what it took, and is no part of a report."""
+
+    asked: dict[str, Any]
+    corpus: dict[str, str]  # sha256 of each file
+    parameters: int
+    updates: int
+    losses: list[tuple[int, float]]  # validation loss by update
+    parts: dict[str, Measured]
+    about: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "version": VERSION,
+            "asked": self.asked,
+            "corpus": self.corpus,
+            "parameters": self.parameters,
+            "updates": self.updates,
+            "about": self.about,
+            "losses": self.losses,
+            "parts": {name: part.content() for name, part in self.parts.items()},
+        }
+        write_json(path, content)
+
+    @classmethod
+    def read(cls, path: Path) -> "Result":
+        content = read_json(path)
+        try:
+            if content["version"] != VERSION:
+                raise DataError(
+                    f"{path} has version {content['version']} of its format; this edgewise reads "
+                    f"version {VERSION}"
+                )
+            parts = {name: Measured.of(part) for name, part in content["parts"].items()}
+            losses = [(int(step), float(loss)) for step, loss in content["losses"]]
+            asked, corpus = dict(content["asked"]), dict(content["corpus"])
+            return cls(
+                *(asked, corpus, int(content["parameters"]), int(content["updates"])),
+                *(losses, parts, dict(content["about"])),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            raise DataError(
+                f"{path} is damaged: it is no result of a cell (move it away)"
+            ) from None
+
+
+def finished(cell: Cell, out: Path) -> Result | None:
+    """The result of a cell, if it is there; SettingError if it is of other settings."""
+    path = cell.result(out)
+    if not path.is_file():
+        return None
+    result = Result.read(path)
+    before, now = _flat(result.asked), _flat(cell.asked())
+    changed = [
+        f"{name} was {before.get(name)}, is {now.get(name)}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise SettingError(
+            f"{path} was measured with other settings: {'; '.join(changed)} (move it away, or "
+            "give another --out)"
+        )
+    return result
+
+
+def require_same_corpus(results: Sequence[Result], corpus: dict[str, str] | None = None) -> None:
+    """Raise DataError if some cells saw another corpus than others, or than the one given."""
+    for result in results:
+        corpus = corpus or result.corpus
+        if result.corpus != corpus:
+            names = sorted(result.corpus.keys() | corpus.keys())
+            name = next(n for n in names if result.corpus.get(n) != corpus.get(n))
+            asked = result.asked
+            raise DataError(
+                f"the corpus changed between cells: {name} is not the file that seed "
+                f"{asked['training']['seed']} at scale {asked['scale']}, {asked['pair']}, was "
+                "trained and measured with (restore it, or give another --out)"
+            )
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, dict):
+            result |= _flat(value, f"{prefix}{name}.")
+        else:
+            result[prefix + name] = value
+    return result

@@ -1,0 +1,98 @@
+"""How large a reproduction is: corpus, model, training, what is measured. See scales/*.toml."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from edgewise.decoding.settings import DecodingSettings
+from edgewise.errors import SettingError
+from edgewise.model.settings import ModelSettings
+from edgewise.reproduction.experiments import nearest, read_toml
+from edgewise.settings import Settings
+from edgewise.training.settings import TrainingSettings
+
+FOLDER = Path(__file__).parent / "scales"
+
+
+class Files(Settings):
+    """Names of the files of each part, the first that is there; several may fit one with a *.
+
+    {language} stands for en, de, …; tab-separated files have a column for each language.
+    """
+
+    train: tuple[str, ...]
+    valid: tuple[str, ...]
+    test: tuple[str, ...]
+    columns: dict[str, int] = Field({}, description="Of each language.")
+    remove: str = Field("", description="Taken out of each line: the mark of split words.")
+
+
+class Grammar(Settings):
+    """Pairs of the built-in corpus."""
+
+    train: int
+    valid: int
+    test: int
+
+
+class Scale(Settings):
+    """A corpus and a budget; `model` is the one with relative positions that rows change."""
+
+    name: str
+    title: str
+    differs: tuple[str, ...] = Field(description="What is not as in the paper.")
+    pairs: tuple[str, ...]
+    catalogue: str | None = Field(None, description="Its name for edgewise data get.")
+    files: Files | None = None
+    grammar: Grammar | None = None
+    vocab_size: int
+    max_source_words: int | None = Field(None, description="Of pairs to train on.")
+    buckets: tuple[int, ...] = Field((), description="Most source words of each, for by_length.")
+    held_out: int = Field(
+        0, description="Pairs too long to train on that are tested on, of each bucket."
+    )
+    tokenised: bool = Field(False, description="BLEU takes the tokens of the text as they are.")
+    average: int = Field(ge=1, description="Checkpoints whose mean is measured; 1: the last.")
+    threads: int | None = Field(None, ge=1, description="Of a cell; none: as many as there are.")
+    ranks: int = Field(1, ge=1, description="Processes that train a cell together.")
+    cost: str = Field(description="What a cell takes, and where.")
+    model: ModelSettings
+    training: TrainingSettings
+    decoding: DecodingSettings
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Scale":
+        if (self.files is None) == (self.grammar is None):
+            raise ValueError("files or grammar must be given, one of them")
+        if self.held_out and (self.max_source_words is None or not self.buckets):
+            raise ValueError("held_out needs max_source_words and buckets")
+        return self
+
+
+def scale_names() -> list[str]:
+    """From small to large."""
+    order = ("demo", "multi30k", "multi30k-wu2021", "multi30k-short", "europarl-short", "wmt14")
+    found = {path.stem for path in FOLDER.glob("*.toml")}
+    return [*(name for name in order if name in found), *sorted(found - set(order))]
+
+
+def read_scale(name: str) -> Scale:
+    """One of those that come with edgewise."""
+    known = scale_names()
+    if name not in known:
+        raise SettingError(f"there is no scale {name}{nearest(name, known)}")
+    return Scale(**{"name": name, **_merged(name)})
+
+
+def _merged(name: str) -> dict[str, Any]:
+    """A file's content over that of the file it is based on."""
+    content = read_toml(FOLDER / f"{name}.toml")
+    base = content.pop("base", None)
+    if base is None:
+        return content
+    below = _merged(base)
+    for key, value in content.items():
+        merges = isinstance(value, dict) and isinstance(below.get(key), dict) and key != "files"
+        below[key] = below[key] | value if merges else value
+    return below

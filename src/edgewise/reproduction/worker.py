@@ -1,0 +1,161 @@
+"""One cell, in a process of its own: train, average, translate, measure, store.
+
+The folder of a cell:
+
+    cell.json               what is asked for
+    run/                    training (see edgewise.training.run); without its checkpoints in the end
+    model/                  the mean of the last checkpoints
+    valid.txt, test.txt     translations
+"""
+
+import ctypes
+import platform
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from fcntl import LOCK_EX, flock
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from edgewise.checkpoint.average import average
+from edgewise.checkpoint.checkpoints import STEPS
+from edgewise.checkpoint.model_folder import read_model
+from edgewise.decoding import Translator
+from edgewise.errors import DataError
+from edgewise.evaluation import chrf
+from edgewise.evaluation.bootstrap import SentenceStatistics
+from edgewise.model.settings import ModelSettings
+from edgewise.reproduction.cells import Cell
+from edgewise.reproduction.corpora import Pair, Texts
+from edgewise.reproduction.hardware import hardware
+from edgewise.reproduction.results import Measured, Result
+from edgewise.reproduction.scales import Scale
+from edgewise.storage import read_json, write_json, write_text
+from edgewise.training.loop import train
+from edgewise.training.memory import keep_freed_memory
+from edgewise.training.metrics import read_metrics
+from edgewise.training.ranks import Ranks
+from edgewise.training.reporter import Reporter
+from edgewise.training.settings import TrainingSettings
+
+PACKAGES = ("edgewise", "torch", "sentencepiece", "sacrebleu")
+PARTS = ("valid", "test")
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+def order(cell: Cell, texts: Texts, out: Path) -> Path:
+    """Write what a worker is asked for; the folder of the cell."""
+    folder = cell.work(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "scale": cell.scale.model_dump(mode="json"),
+        "pair": cell.pair,
+        "model": cell.model.model_dump(mode="json"),
+        "training": cell.training.model_dump(mode="json"),
+        "average": cell.average,
+        "ranks": cell.ranks,
+        "out": str(out.absolute()),
+        "texts": {"folder": str(texts.folder.absolute()), "files": texts.files},
+    }
+    write_json(folder / "cell.json", content)
+    return folder
+
+
+def run_cell(folder: Path, reporter: Reporter | None = None) -> None:
+    """Go on where the cell was stopped, to its result. Under torchrun, rank 0 measures."""
+    content = read_json(folder / "cell.json")
+    try:
+        cell = Cell(
+            Scale(**content["scale"]),
+            content["pair"],
+            ModelSettings(**content["model"]),
+            TrainingSettings(**content["training"]),
+            content["average"],
+            content["ranks"],
+        )
+        out, of_texts = Path(content["out"]), Path(content["texts"]["folder"])
+        texts = Texts(of_texts / "corpus", content["texts"]["files"], of_texts)
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{folder / 'cell.json'} is damaged: remove it") from None
+    ranks = Ranks.of_environment()
+    keep_freed_memory()
+    if ranks.size == 1:
+        _end_with_parent()
+    with _alone(folder) if ranks.is_first else nullcontext():
+        if cell.result(out).is_file():  # somebody else was faster
+            return
+        settings = cell.run(out, texts.corpus)
+        progress = train(settings, reporter=reporter)
+        if not ranks.is_first:
+            return
+        run, model = settings.out, folder / "model"
+        if not model.is_dir():
+            saved = len(list((run / "checkpoints").glob(STEPS)))
+            average(run, min(cell.average, saved), model)
+        parts = {part: _measured(cell, model, texts.part(part), folder, part) for part in PARTS}
+        records = read_metrics(run)
+        result = Result(
+            asked=cell.asked(),
+            corpus=texts.files,
+            parameters=sum(tensor.numel() for tensor in read_model(model)[0].values()),
+            updates=progress.step,
+            losses=[
+                (int(record["step"]), float(record["loss"]))
+                for record in records
+                if record["kind"] == "validation"
+            ],
+            parts=parts,
+            about=_about(records),
+        )
+        result.write(cell.result(out))
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+
+
+def _measured(cell: Cell, model: Path, pairs: list[Pair], folder: Path, part: str) -> Measured:
+    sources, references = zip(*pairs, strict=True)
+    path = folder / f"{part}.txt"
+    if not path.is_file():
+        translator = Translator.load(model)
+        translator.settings = cell.scale.decoding
+        write_text(path, "".join(f"{text}\n" for text in translator.translate(list(sources))))
+    translations = path.read_text("utf-8").split("\n")[:-1]
+    score = chrf(translations, references)
+    return Measured(
+        words=np.array([len(source.split()) for source in sources]),
+        statistics=SentenceStatistics.of(translations, references, tokenised=cell.scale.tokenised),
+        chrf=score.value,
+        chrf_signature=score.signature,
+    )
+
+
+def _about(records: list[dict[str, Any]]) -> dict[str, Any]:
+    seconds = sum(record["seconds"] for record in records if record["kind"] == "update")
+    return {
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "training_seconds": round(seconds),
+        "hardware": f"{hardware()}; threads a cell: {torch.get_num_threads()}",
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process is at this cell: one that is being stopped saves first."""
+    with (folder / ".lock").open("w") as file:
+        flock(file, LOCK_EX)
+        yield
+
+
+def _end_with_parent() -> None:
+    """When the process that started this one is killed, save and end too (Linux)."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    except (AttributeError, OSError):
+        return
