@@ -1,7 +1,10 @@
 """Shared by the tests: inputs of any shape, and the run of a path with all its gradients."""
 
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +26,35 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Of as many megabytes as asked for; asked again, it is made larger."""
+    disk, mounted = tmp_path / "disk", False
+
+    def of_size(megabytes: int) -> Path:
+        nonlocal mounted
+        disk.mkdir(exist_ok=True)
+        how = "remount," if mounted else ""
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"{how}size={megabytes}m", "tmpfs", str(disk)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            reason = f"a disk that is soon full cannot be mounted here: {done.stderr.strip()}"
+            print(reason)
+            pytest.skip(reason)
+        mounted = True
+        return disk
+
+    if shutil.which("mount") is None:
+        pytest.skip("a disk that is soon full cannot be mounted here: there is no mount")
+    yield of_size
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 PATHS = ("by label", "by diagonal", "blockwise")

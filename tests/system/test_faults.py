@@ -8,8 +8,7 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -288,35 +287,6 @@ def test_what_is_not_finite_on_one_rank_stops_all_before_the_update(
         assert all(tensor.isfinite().all() for tensor in load_file(path).values())
     to_the_end(config, run, 2)
     assert_the_same_run(run, two, STEPS)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Of as many megabytes as asked for; asked again, it is made larger."""
-    disk, mounted = tmp_path / "disk", False
-
-    def of_size(megabytes: int) -> Path:
-        nonlocal mounted
-        disk.mkdir(exist_ok=True)
-        how = "remount," if mounted else ""
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"{how}size={megabytes}m", "tmpfs", str(disk)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            reason = f"a disk that is soon full cannot be mounted here: {done.stderr.strip()}"
-            print(reason)
-            pytest.skip(reason)
-        mounted = True
-        return disk
-
-    if shutil.which("mount") is None:
-        pytest.skip("a disk that is soon full cannot be mounted here: there is no mount")
-    yield of_size
-    if mounted:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -247,6 +247,28 @@ def test_the_newest_checkpoints_are_kept_and_two_of_them_with_their_state(
     assert run.names_of(".*") == []
 
 
+def test_a_checkpoint_in_between_goes_with_the_next(run: Run, tmp_path: Path) -> None:
+    def in_between(step: int) -> None:
+        progress = {"step": step, "best_loss": None, "position": {"epoch": 1, "index": 2}}
+        arguments = (step, run.weights(step), run.moments(step), progress)
+        run.checkpoints.save(*arguments, keep=3, in_between=True)
+
+    run.save(2, 4, 6, keep=3)
+    in_between(7)
+    assert run.checkpoints.steps() == [2, 4, 6, 7]  # none of the others goes for it
+    saved = run.load()
+    assert saved is not None
+    assert saved.progress == {"step": 7, "best_loss": None, "position": {"epoch": 1, "index": 2}}
+    assert (run.path / "last").resolve() == run.step(7) / "model"
+    in_between(7)  # stopped again before the next update
+    assert run.checkpoints.steps() == [2, 4, 6, 7]
+    run.save(8, keep=3)
+    assert run.checkpoints.steps() == [4, 6, 8]
+    states = [step for step in run.checkpoints.steps() if (run.step(step) / "state").exists()]
+    assert states == [6, 8]  # as if the run had not been stopped
+    assert average(run.path, 3, tmp_path / "mean") == [4, 6, 8]
+
+
 def test_last_is_a_link_to_the_newest_model_that_may_move_with_the_run(
     run: Run, tmp_path: Path
 ) -> None:

@@ -100,7 +100,7 @@ def run(
     experiments
         Those that `edgewise reproduce list` names.
     scale
-        Corpus, model and budget. [default: the smallest that the experiment has]
+        Corpus, model and budget: a name, or a TOML file of your own. [default: the smallest]
     data
         Folder with the corpus. [default: where `edgewise data get` puts it]
     pairs
@@ -124,7 +124,7 @@ def run(
     dry_run
         Say what would be run, and what it would cost.
     """
-    from edgewise.reproduction.experiments import read_experiment, read_row
+    from edgewise.reproduction.experiments import read_experiment, read_row, require_rows
 
     if not experiments:
         raise SettingError("which one? edgewise reproduce list names the experiments")
@@ -146,10 +146,9 @@ def run(
         experiment = read_experiment(name)
         for each in own:
             experiment = experiment.with_row(each)
-        if rows is not None:
-            experiment.chosen(rows)  # SettingError if there is no such row
         of = read_scale(scale or experiment.scales[0])
         studies.append(Study.of(experiment, of, pairs, seeds or (1,), changes, out))
+    require_rows(rows or (), [study.experiment for study in studies])
     speeds = [study for study in studies if study.experiment.measure != "BLEU"]
     grids = [study for study in studies if study not in speeds]
     wanted = different(cell for study in grids for cell in study.cells(rows))

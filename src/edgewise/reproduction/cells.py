@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.reproduction.experiments import Row
+from edgewise.reproduction.experiments import Row, first_error
 from edgewise.reproduction.scales import Scale
 from edgewise.training.settings import RunSettings, TrainingSettings
 
@@ -92,9 +92,7 @@ def cell_of(row: Row, scale: Scale, pair: str, seed: int, changes: Changes) -> C
         model = ModelSettings(**scale.model.model_dump() | row.model)
         trained = TrainingSettings(**scale.training.model_dump() | training)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the settings"
-        raise SettingError(f"row {row.name}: {where}: {first['msg']}") from None
+        raise SettingError(f"row {row.name}: {first_error(error)}") from None
     average = row.average or scale.average
     if average > trained.keep:
         raise SettingError(

@@ -52,7 +52,6 @@ class Experiment(Settings):
     measure: Literal["BLEU", "steps a second"] = "BLEU"
     part: Part = Field("test", description="What the paper measured on.")
     by_length: bool = Field(False, description="BLEU by the length of the source.")
-    axis: str | None = Field(None, description="Setting of the model to plot along.")
     pairs: tuple[str, ...]
     scales: tuple[str, ...]
     rows: tuple[Row, ...] = Field(min_length=1)
@@ -74,16 +73,6 @@ class Experiment(Settings):
             if (row.scales is None or scale in row.scales)
             and (row.pairs is None or pair in row.pairs)
         ]
-
-    def chosen(self, names: Sequence[str]) -> "Experiment":
-        """The same with some of the rows; SettingError if one is not there."""
-        known = list(dict.fromkeys(row.name for row in self.rows))
-        for name in names:
-            if name not in known:
-                raise SettingError(f"{self.name} has no row {name}{nearest(name, known)}")
-        rows = tuple(row for row in self.rows if row.name in names)
-        compare = tuple(c for c in self.compare if {c.row, c.against} <= set(names))
-        return self.model_copy(update={"rows": rows, "compare": compare})
 
     def with_row(self, row: Row) -> "Experiment":
         """The same with one row more; SettingError if its name is taken."""
@@ -114,10 +103,17 @@ def read_row(path: Path) -> Row:
     try:
         return Row(**read_toml(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the row"
         fields = ", ".join(Row.model_fields)
-        raise SettingError(f"{path}: {where}: {first['msg']} (a row has {fields})") from None
+        raise SettingError(f"{path}: {first_error(error)} (a row has {fields})") from None
+
+
+def require_rows(names: Sequence[str], experiments: Sequence[Experiment]) -> None:
+    """Raise SettingError if a name is of no row of these experiments."""
+    known = list(dict.fromkeys(row.name for each in experiments for row in each.rows))
+    for name in names:
+        if name not in known:
+            of = " or ".join(each.name for each in experiments)
+            raise SettingError(f"{of} has no row {name}{nearest(name, known)}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -125,6 +121,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{path} is not a TOML file: {error}") from None
+
+
+def first_error(error: ValidationError) -> str:
+    """What is wrong, and where."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -29,7 +29,6 @@ class RowReport:
     bleu: dict[str, Spread]  # by part
     chrf: dict[str, float]
     parameters: int
-    at: float | None  # where it is on the axis of the plot
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def report_pair(experiment: Experiment, scale: Scale, pair: str, results: Result
     return PairReport(
         pair=pair,
         sentences={part: len(first.parts[part].words) for part in PARTS},
-        rows=tuple(_row(experiment, row, pair, results[row.name]) for row in done),
+        rows=tuple(_row(row, pair, results[row.name]) for row in done),
         comparisons=tuple(comparisons),
         buckets=buckets,
         missing=tuple(row.name for row in rows if row.name not in there),
@@ -124,9 +123,8 @@ def report_pair(experiment: Experiment, scale: Scale, pair: str, results: Result
     )
 
 
-def _row(experiment: Experiment, row: Row, pair: str, results: Sequence[Result]) -> RowReport:
+def _row(row: Row, pair: str, results: Sequence[Result]) -> RowReport:
     first = results[0]
-    at = None if experiment.axis is None else first.asked["model"][experiment.axis]
     return RowReport(
         name=row.name,
         heading=row.heading,
@@ -135,7 +133,6 @@ def _row(experiment: Experiment, row: Row, pair: str, results: Sequence[Result])
         bleu={part: Spread.of([r.parts[part].statistics for r in results]) for part in PARTS},
         chrf={part: sum(r.parts[part].chrf for r in results) / len(results) for part in PARTS},
         parameters=first.parameters,
-        at=at,
     )
 
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.reproduction.experiments import nearest, read_toml
+from edgewise.reproduction.experiments import first_error, nearest, read_toml
 from edgewise.settings import Settings
 from edgewise.training.settings import TrainingSettings
 
@@ -78,20 +78,29 @@ def scale_names() -> list[str]:
 
 
 def read_scale(name: str) -> Scale:
-    """One of those that come with edgewise."""
-    known = scale_names()
-    if name not in known:
-        raise SettingError(f"there is no scale {name}{nearest(name, known)}")
-    return Scale(**{"name": name, **_merged(name)})
+    """One of those that come with edgewise, or a researcher's own by the name of its file."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise SettingError(f"there is no file {path} (--scale takes a name, or a TOML file)")
+        try:
+            return Scale(**{"name": path.stem, **_merged(path)})
+        except ValidationError as error:
+            raise SettingError(f"{path}: {first_error(error)}") from None
+    if name not in scale_names():
+        raise SettingError(f"there is no scale {name}{nearest(name, scale_names())}")
+    return Scale(**{"name": name, **_merged(FOLDER / f"{name}.toml")})
 
 
-def _merged(name: str) -> dict[str, Any]:
-    """A file's content over that of the file it is based on."""
-    content = read_toml(FOLDER / f"{name}.toml")
+def _merged(path: Path) -> dict[str, Any]:
+    """A file's content over that of the scale it is based on."""
+    content = read_toml(path)
     base = content.pop("base", None)
     if base is None:
         return content
-    below = _merged(base)
+    if base not in scale_names():
+        raise SettingError(f"{path}: there is no scale {base}{nearest(base, scale_names())}")
+    below = _merged(FOLDER / f"{base}.toml")
     for key, value in content.items():
         merges = isinstance(value, dict) and isinstance(below.get(key), dict) and key != "files"
         below[key] = below[key] | value if merges else value

@@ -10,7 +10,7 @@ from edgewise.reproduction.cells import Cell, Changes, cell_of
 from edgewise.reproduction.experiments import Experiment, nearest
 from edgewise.reproduction.report import PairReport, Report, markdown, report_pair
 from edgewise.reproduction.results import Result, finished, require_same_corpus
-from edgewise.reproduction.scales import Scale
+from edgewise.reproduction.scales import Scale, scale_names
 from edgewise.storage import write_json, write_text
 
 
@@ -36,12 +36,16 @@ class Study:
         out: Path,
     ) -> "Study":
         """SettingError if scale or pairs are none of the experiment's."""
-        if scale.name not in experiment.scales:
+        is_own = scale.name not in scale_names()
+        if scale.name not in experiment.scales and not is_own:
             raise SettingError(
                 f"{experiment.name} is not made for scale {scale.name}: it has "
                 f"{', '.join(experiment.scales)}"
             )
-        known = [pair for pair in experiment.pairs if pair in scale.pairs]
+        if experiment.by_length and not scale.buckets:
+            raise SettingError(f"{experiment.name} needs a scale with buckets of lengths")
+        theirs = scale.pairs if is_own else experiment.pairs
+        known = [pair for pair in theirs if pair in scale.pairs]
         for pair in pairs or ():
             if pair not in known:
                 raise SettingError(
