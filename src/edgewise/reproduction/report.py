@@ -103,7 +103,7 @@ def report_pair(experiment: Experiment, scale: Scale, pair: str, results: Result
             against=each.against,
             paper=_minus(paper[each.row], paper[each.against]),
             difference={
-                part: difference(of(each.row, part), of(each.against, part)) for part in PARTS
+                part: difference(of(each.row, part), of(each.against, part)) for part in scale.parts
             },
         )
         for each in compared
@@ -112,26 +112,26 @@ def report_pair(experiment: Experiment, scale: Scale, pair: str, results: Result
     every = [result for row in done for result in results[row.name]]
     return PairReport(
         pair=pair,
-        sentences={part: len(first.parts[part].words) for part in PARTS},
-        rows=tuple(_row(row, pair, results[row.name]) for row in done),
+        sentences={part: len(first.parts[part].words) for part in scale.parts},
+        rows=tuple(_row(row, pair, results[row.name], scale.parts) for row in done),
         comparisons=tuple(comparisons),
         buckets=buckets,
         missing=tuple(row.name for row in rows if row.name not in there),
-        signature=first.parts["test"].statistics.signature,
-        chrf_signature=first.parts["test"].chrf_signature,
+        signature=first.parts[scale.parts[0]].statistics.signature,
+        chrf_signature=first.parts[scale.parts[0]].chrf_signature,
         hardware=tuple(sorted({result.about["hardware"] for result in every})),
     )
 
 
-def _row(row: Row, pair: str, results: Sequence[Result]) -> RowReport:
+def _row(row: Row, pair: str, results: Sequence[Result], parts: Sequence[str]) -> RowReport:
     first = results[0]
     return RowReport(
         name=row.name,
         heading=row.heading,
         paper=row.paper.get(pair),
         seeds=tuple(result.asked["training"]["seed"] for result in results),
-        bleu={part: Spread.of([r.parts[part].statistics for r in results]) for part in PARTS},
-        chrf={part: sum(r.parts[part].chrf for r in results) / len(results) for part in PARTS},
+        bleu={part: Spread.of([r.parts[part].statistics for r in results]) for part in parts},
+        chrf={part: sum(r.parts[part].chrf for r in results) / len(results) for part in parts},
         parameters=first.parameters,
     )
 
@@ -197,32 +197,38 @@ RESAMPLED = "1,000 resamples of the sentences and of the seeds; p by the same, p
 
 
 def _table(experiment: Experiment, pair: PairReport) -> list[str]:
-    order = [experiment.part, *(part for part in PARTS if part != experiment.part)]
-    heads = [f"{PARTS[part]} BLEU ({pair.sentences[part]:,})" for part in order]
+    parts = _order(experiment, pair)
+    heads = [f"{PARTS[part]} BLEU ({pair.sentences[part]:,}) | 95 % interval" for part in parts]
     lines = [
-        f"| | {experiment.paper} | {heads[0]} | 95 % interval | seeds | {heads[1]} | chrF | "
-        "parameters |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| | {experiment.paper} | {' | '.join(heads)} | chrF | seeds | parameters |",
+        "|---" * (5 + 2 * len(parts)) + "|",
     ]
     for row in pair.rows:
-        main, other = (row.bleu[part] for part in order)
         paper = "" if row.paper is None else f"{row.paper:g}"
         seeds = ", ".join(map(str, row.seeds))
+        scores = [
+            f"{_mean(row.bleu[part])} | {_between(row.bleu[part].interval)}" for part in parts
+        ]
         lines.append(
-            f"| {row.heading} | {paper} | {_mean(main)} | {_between(main.interval)} | {seeds} | "
-            f"{_mean(other)} | {row.chrf[experiment.part]:.1f} | {row.parameters:,} |"
+            f"| {row.heading} | {paper} | {' | '.join(scores)} | {row.chrf[parts[0]]:.1f} | "
+            f"{seeds} | {row.parameters:,} |"
         )
     return lines
 
 
+def _order(experiment: Experiment, pair: PairReport) -> list[str]:
+    """What the paper measured on comes first."""
+    return sorted(pair.sentences, key=lambda part: part != experiment.part)
+
+
 def _comparisons(experiment: Experiment, pair: PairReport) -> list[str]:
     heading = {row.name: row.heading for row in pair.rows}
-    order = [experiment.part, *(part for part in PARTS if part != experiment.part)]
-    heads = " | ".join(f"{PARTS[part]} | 95 % interval | p" for part in order)
-    lines = [f"| | {experiment.paper} | {heads} |", "|---" * 8 + "|"]
+    parts = _order(experiment, pair)
+    heads = " | ".join(f"{PARTS[part]} | 95 % interval | p" for part in parts)
+    lines = [f"| | {experiment.paper} | {heads} |", "|---" * (2 + 3 * len(parts)) + "|"]
     for each in pair.comparisons:
         paper = "" if each.paper is None else f"{each.paper:+.1f}"
-        cells = " | ".join(_difference(each.difference[part]) for part in order)
+        cells = " | ".join(_difference(each.difference[part]) for part in parts)
         lines.append(f"| {heading[each.row]} minus {heading[each.against]} | {paper} | {cells} |")
     return lines
 

@@ -14,6 +14,8 @@ from edgewise.reproduction.cells import Cell
 from edgewise.storage import read_json, write_json
 
 VERSION = 1
+# Of each sentence, with the n-grams that match: all that BLEU is computed from.
+COLUMNS = ("tokens", "reference_tokens", *(f"matching_{n}_grams" for n in range(1, 5)))
 
 
 @dataclass(frozen=True)
@@ -27,21 +29,27 @@ class Measured:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "Measured":
-        counts = np.array([row.split() for row in content["counts"]], dtype=np.int64)
+        words, *columns = (
+            np.array(content["by_sentence"][name].split(), dtype=np.int64)
+            for name in ("source_words", *COLUMNS)
+        )
+        # A translation of n tokens has n 1-grams, n - 1 2-grams, …
+        totals = [np.maximum(columns[0] - n, 0) for n in range(4)]
+        counts = np.stack([*columns, *totals], axis=1)
         statistics = SentenceStatistics(counts, content["signature"])
-        words = np.array(content["words"].split(), dtype=np.int64)
         return cls(words, statistics, content["chrf"], content["chrf_signature"])
 
     def content(self) -> dict[str, Any]:
-        """For JSON; a sentence's counts are one string, so that they are one line."""
+        """For JSON; what there is of each sentence is a string of numbers, so that it is short."""
+        columns = np.stack([self.words, *self.statistics.counts[:, : len(COLUMNS)].T])
+        named = zip(("source_words", *COLUMNS), columns.tolist(), strict=True)
         return {
             "sentences": len(self.words),
             "bleu": self.statistics.bleu().value,
             "signature": self.statistics.signature,
             "chrf": self.chrf,
             "chrf_signature": self.chrf_signature,
-            "words": " ".join(map(str, self.words.tolist())),
-            "counts": [" ".join(map(str, row)) for row in self.statistics.counts.tolist()],
+            "by_sentence": {name: " ".join(map(str, values)) for name, values in named},
         }
 
 

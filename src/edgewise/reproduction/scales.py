@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.reproduction.experiments import first_error, nearest, read_toml
+from edgewise.reproduction.experiments import Part, first_error, nearest, read_toml
 from edgewise.settings import Settings
 from edgewise.training.settings import TrainingSettings
 
@@ -52,6 +52,7 @@ class Scale(Settings):
     held_out: int = Field(
         0, description="Pairs too long to train on that are tested on, of each bucket."
     )
+    parts: tuple[Part, ...] = Field(("valid", "test"), description="What is measured on.")
     tokenised: bool = Field(False, description="BLEU takes the tokens of the text as they are.")
     average: int = Field(ge=1, description="Checkpoints whose mean is measured; 1: the last.")
     threads: int | None = Field(None, ge=1, description="Of a cell; none: as many as there are.")

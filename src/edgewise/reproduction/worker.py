@@ -45,7 +45,6 @@ from edgewise.training.reporter import Reporter
 from edgewise.training.settings import TrainingSettings
 
 PACKAGES = ("edgewise", "torch", "sentencepiece", "sacrebleu")
-PARTS = ("valid", "test")
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -98,7 +97,10 @@ def run_cell(folder: Path, reporter: Reporter | None = None) -> None:
         if not model.is_dir():
             saved = len(list((run / "checkpoints").glob(STEPS)))
             average(run, min(cell.average, saved), model)
-        parts = {part: _measured(cell, model, texts.part(part), folder, part) for part in PARTS}
+        parts = {
+            part: _measured(cell, model, texts.part(part), folder, part)
+            for part in cell.scale.parts
+        }
         records = read_metrics(run)
         result = Result(
             asked=cell.asked(),

@@ -1,0 +1,54 @@
+"""GPU hours of the paper's own tables: an estimate from the models' sizes, nothing is run.
+
+    python benchmarks/estimate_wmt14.py
+
+Operations of an update: 6 for each weight that a token is multiplied with (2 forward, 4 backward),
+over the 25,000 source and 25,000 target tokens that the paper names; attention between tokens is
+left out (at 30 tokens a sentence about 2%). Speed: Vaswani et al. 2017 trained their big model, of
+the same shape, in 1.0 s an update on 8 P100: so many operations a P100 really does a second.
+A faster GPU is given as a share of its peak, 25% to 40%, which is what large models usually reach.
+"""
+
+from pathlib import Path
+
+from edgewise.model.settings import ModelSettings
+from edgewise.reproduction.cells import Cell, Changes, different
+from edgewise.reproduction.experiments import read_experiment
+from edgewise.reproduction.scales import read_scale
+from edgewise.reproduction.study import Study
+
+TOKENS = 25_000  # of each side, an update
+SECONDS, GPUS = 1.0, 8  # of an update of the big model, on P100: Vaswani et al. 2017, section 5.2
+A100 = 312e12  # bfloat16, the maker's figure
+TABLES = ("table1", "table2", "table3", "both")
+
+
+def operations(model: ModelSettings, vocabulary: int) -> float:
+    """Of one update."""
+    attention, feed_forward = 4 * model.d_model**2, 2 * model.d_model * model.d_ff
+    encoder = model.encoder_layers * (attention + feed_forward)
+    decoder = model.decoder_layers * (2 * attention + feed_forward)
+    return 6.0 * TOKENS * (encoder + decoder + vocabulary * model.d_model)
+
+
+def main() -> None:
+    scale = read_scale("wmt14")
+    cells: dict[str, list[Cell]] = {}
+    for name in TABLES:
+        study = Study.of(read_experiment(name), scale, None, [1], Changes(), Path())
+        cells[name] = study.cells()
+    big = next(cell for cell in cells["table1"] if cell.model.d_model == 1024)
+    p100 = operations(big.model, scale.vocab_size) / SECONDS / GPUS
+    print(f"P100: {p100 / 1e12:.1f} TFLOPS (from the big model's second an update on 8)\n")
+    print("| | cells | operations | P100 hours | A100 hours at 40% to 25% of the peak |")
+    print("|---|---|---|---|---|")
+    cells["all, each cell once"] = different(cell for each in cells.values() for cell in each)
+    for name, each in cells.items():
+        total = sum(cell.training.steps * operations(cell.model, scale.vocab_size) for cell in each)
+        fast, slow = (total / (share * A100) / 3600 for share in (0.4, 0.25))
+        hours = f"{total / p100 / 3600:,.0f} | {fast:,.0f} to {slow:,.0f}"
+        print(f"| {name} | {len(each)} | {total:.1e} | {hours} |")
+
+
+if __name__ == "__main__":
+    main()
