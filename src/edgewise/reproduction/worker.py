@@ -97,7 +97,7 @@ def run_cell(folder: Path, reporter: Reporter | None = None) -> None:
         if not model.is_dir():
             saved = len(list((run / "checkpoints").glob(STEPS)))
             average(run, min(cell.average, saved), model)
-        parts = {
+        parts: dict[str, Measured] = {
             part: _measured(cell, model, texts.part(part), folder, part)
             for part in cell.scale.parts
         }

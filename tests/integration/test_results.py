@@ -1,0 +1,45 @@
+"""The results that are kept: reports follow from cells, and cells from the entries of data."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from edgewise.reproduction.cells import Changes
+from edgewise.reproduction.experiments import read_experiment
+from edgewise.reproduction.scales import read_scale
+from edgewise.reproduction.study import Study
+
+RESULTS = Path(__file__).parents[2] / "results"
+REPORTS = sorted(RESULTS.glob("reports/*/*.md"))
+CELLS = sorted(RESULTS.glob("cells/**/*.json"))
+
+
+def test_there_are_results() -> None:
+    assert CELLS and REPORTS
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_report_is_what_its_cells_give(report: Path, tmp_path: Path) -> None:
+    experiment, scale = read_experiment(report.stem), read_scale(report.parent.name)
+    if experiment.measure != "BLEU":
+        pytest.skip("a report of times: it cannot be made again")
+    shutil.copytree(RESULTS / "cells", tmp_path / "cells")
+    pairs = [pair["pair"] for pair in json.loads(report.with_suffix(".json").read_text())["pairs"]]
+    written = Study.of(experiment, scale, pairs, [1], Changes(), tmp_path).write_report()
+    assert written is not None
+    assert written.read_text() == report.read_text()
+    for path in (report, written):
+        assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert written.with_suffix(".json").read_text() == report.with_suffix(".json").read_text()
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_a_cell_has_figures_and_no_text(cell: Path) -> None:
+    content = json.loads(cell.read_text())
+    assert cell.stat().st_size < 200_000
+    for part in content["parts"].values():
+        for values in part["by_sentence"].values():
+            assert len(values.split()) == part["sentences"]
+            assert values.replace(" ", "").isdecimal()
