@@ -132,6 +132,20 @@ def test_the_same_command_again_has_nothing_to_do(scale: Path, undisturbed: Path
     assert reports(undisturbed) == report
 
 
+def test_a_result_that_is_gone_is_measured_again_with_the_model(
+    scale: Path, undisturbed: Path
+) -> None:
+    before, report = measured(undisturbed), reports(undisturbed)
+    (undisturbed / "cells/tiny/en-de/unchanged/seed1.json").unlink()
+    model = undisturbed / "work/tiny/en-de/unchanged/seed1/model"
+    written = model.stat().st_mtime_ns
+    done = command(*whole(scale, undisturbed))
+    assert done.returncode == 0, done.stderr
+    assert model.stat().st_mtime_ns == written
+    assert measured(undisturbed) == before
+    assert reports(undisturbed) == report
+
+
 def stopped(scale: Path, out: Path, sent: signal.Signals, chance: random.Random) -> None:
     """The command, stopped some time after a cell has made an update."""
     began = time.time()

@@ -84,19 +84,23 @@ def run_cell(folder: Path, reporter: Reporter | None = None) -> None:
         raise DataError(f"{folder / 'cell.json'} is damaged: remove it") from None
     ranks = Ranks.of_environment()
     keep_freed_memory()
+    if cell.training.threads is not None:
+        torch.set_num_threads(cell.training.threads)
     if ranks.size == 1:
         _end_with_parent()
     with _alone(folder) if ranks.is_first else nullcontext():
         if cell.result(out).is_file():  # somebody else was faster
             return
         settings = cell.run(out, texts.corpus)
-        progress = train(settings, reporter=reporter)
-        if not ranks.is_first:
-            return
         run, model = settings.out, folder / "model"
         if not model.is_dir():
+            train(settings, reporter=reporter)
+            if not ranks.is_first:
+                return
             saved = len(list((run / "checkpoints").glob(STEPS)))
             average(run, min(cell.average, saved), model)
+        elif not ranks.is_first:
+            return
         parts: dict[str, Measured] = {
             part: _measured(cell, model, texts.part(part), folder, part)
             for part in cell.scale.parts
@@ -106,7 +110,7 @@ def run_cell(folder: Path, reporter: Reporter | None = None) -> None:
             asked=cell.asked(),
             corpus=texts.files,
             parameters=sum(tensor.numel() for tensor in read_model(model)[0].values()),
-            updates=progress.step,
+            updates=max(int(record["step"]) for record in records),
             losses=[
                 (int(record["step"]), float(record["loss"]))
                 for record in records
