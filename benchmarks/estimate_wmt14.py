@@ -35,8 +35,8 @@ def main() -> None:
     scale = read_scale("wmt14")
     cells: dict[str, list[Cell]] = {}
     for name in TABLES:
-        study = Study.of(read_experiment(name), scale, None, [1], Changes(), Path())
-        cells[name] = study.cells()
+        study = Study.of(read_experiment(name), scale, Changes(), Path())
+        cells[name] = study.cells(study.pairs, None, [1])
     big = next(cell for cell in cells["table1"] if cell.model.d_model == 1024)
     p100 = operations(big.model, scale.vocab_size) / SECONDS / GPUS
     print(f"P100: {p100 / 1e12:.1f} TFLOPS (from the big model's second an update on 8)\n")

@@ -26,8 +26,7 @@ def test_a_report_is_what_its_cells_give(report: Path, tmp_path: Path) -> None:
     if experiment.measure != "BLEU":
         pytest.skip("a report of times: it cannot be made again")
     shutil.copytree(RESULTS / "cells", tmp_path / "cells")
-    pairs = [pair["pair"] for pair in json.loads(report.with_suffix(".json").read_text())["pairs"]]
-    written = Study.of(experiment, scale, pairs, [1], Changes(), tmp_path).write_report()
+    written = Study.of(experiment, scale, Changes(), tmp_path).write_report()
     assert written is not None
     assert written.read_text() == report.read_text()
     for path in (report, written):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from small_runs import command
 
+from edgewise.cli.main import run
 from edgewise.data.grammar import pairs
 
 SCALE = """
@@ -23,7 +24,6 @@ pairs = ["en-de"]
 vocab_size = 400
 average = 3
 threads = 1
-cost = "seconds"
 
 {corpus}
 
@@ -72,7 +72,7 @@ def arguments(scale: Path, out: Path, *more: str) -> list[str]:
 
 
 def whole(scale: Path, out: Path) -> list[str]:
-    rows = ("--rows", "keys-and-values", "keys", "wider", "--row", str(scale.with_name("row.toml")))
+    rows = ("--rows", "keys-and-values", "keys", "--row", str(scale.with_name("row.toml")))
     return arguments(scale, out, *rows)
 
 
@@ -218,12 +218,37 @@ def test_a_corpus_that_changed_between_cells_is_told_and_no_cell_is_lost(tmp_pat
         done = command(*arguments(scale, out, *rows))
         assert done.returncode == 65
         assert "the corpus has changed since cells in" in done.stderr
-        assert "train.de is not the file that it was (restore it, or" in done.stderr
+        assert "train/train.de is not the file that it was (restore it, or" in done.stderr
         assert "Traceback" not in done.stderr
         assert measured(out) == before
     done = command(*arguments(scale, tmp_path / "none", "--data", str(tmp_path / "no")))
     assert done.returncode == 2
     assert f"there is no folder {tmp_path / 'no'}: give the folder that has it" in done.stderr
+
+
+def test_a_cell_that_fails_does_not_hold_up_the_others(scale: Path, tmp_path: Path) -> None:
+    row = tmp_path / "row.toml"
+    row.write_text('name = "wild"\n[training]\nfactor = 1e5\n')
+    asked = ("--row", str(row), "--rows", "keys", "--jobs", "1", "--budget", "60")
+    done = command(*arguments(scale, tmp_path, *asked))
+    assert done.returncode == 1
+    assert "tiny/en-de/steps=60,factor=100000.0/seed1: update " in done.stderr
+    assert "is not made: " in done.stderr
+    assert "(finished cells are kept, and the same command goes on)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(measured(tmp_path)) == ["cells/tiny/en-de/on_values=false,steps=60/seed1.json"]
+
+
+def test_a_damaged_result_is_told_before_any_work(
+    scale: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "cells/tiny/en-de/on_keys=false/seed7.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    done = command(*arguments(scale, tmp_path, "--rows", "neither"))
+    assert done.returncode == 65
+    assert f"{path} is not JSON" in done.stderr
+    assert not (tmp_path / "work").exists()
 
 
 def test_a_full_disk_loses_no_finished_cell(
@@ -252,7 +277,9 @@ def test_a_full_disk_loses_no_finished_cell(
     [
         (["table4"], "there is no experiment table4; did you mean table"),
         (["table2", "--scale", "multi30"], "there is no scale multi30; did you mean multi30k?"),
-        (["table2", "--rows", "k=3"], "table2 has no row k=3"),
+        (["table2", "--rows", "k=3"], "table2 at scale demo has no row k=3"),
+        (["table1", "--rows", "big-absolute"], "table1 at scale demo has no row big-absolute"),
+        (["table1", "--pairs", "en-fr"], "table1 at scale demo has no pair en-fr"),
         (["table2", "--row", "no.toml"], "there is no file no.toml"),
         (["table2", "--budget", "0"], "--budget must be 1 or more; got 0"),
         (["recipe", "--scale", "demo"], "recipe is not made for scale demo"),
@@ -260,11 +287,10 @@ def test_a_full_disk_loses_no_finished_cell(
     ],
 )
 def test_what_cannot_be_is_told_before_anything_is_written(
-    more: list[str], message: str, tmp_path: Path
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = command("reproduce", *more, "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert message in done.stderr
+    assert run(["reproduce", *more, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -296,6 +322,27 @@ def test_the_cost_of_relative_positions(scale: Path, tmp_path: Path) -> None:
     assert absolute["against_first"] == 0.0
     ratio = absolute["seconds"] / relative["seconds"]
     assert relative["against_first"] == pytest.approx(100 * (ratio - 1))
+
+
+@pytest.mark.long
+def test_the_papers_base_model_makes_a_few_updates_on_two_ranks(tmp_path: Path) -> None:
+    scale = tmp_path / "few.toml"
+    scale.write_text(
+        'base = "wmt14"\nvocab_size = 2000\nranks = 2\nthreads = 1\npairs = ["en-de"]\n'
+        "[training]\nsteps = 2\nbatch_tokens = 512\n[decoding]\nextra_tokens = 1\n"
+    )
+    data = tmp_path / "data"
+    corpus(data, lines=20_000)
+    for language in ("en", "de"):
+        for part in ("valid", "test"):
+            short = (data / f"{part}.{language}").read_text().splitlines(keepends=True)[:2]
+            (data / f"{part}.{language}").write_text("".join(short))
+    asked = ("--rows", "relative", "--data", str(data), "--out", str(tmp_path / "out"))
+    done = command("reproduce", "table1", "--scale", str(scale), *asked)
+    assert done.returncode == 0, done.stderr
+    (cell,) = measured(tmp_path / "out").values()
+    assert cell["parameters"] == 48_689_152 - (32_768 - 2000) * 512
+    assert cell["updates"] == 2
 
 
 @pytest.mark.long

@@ -13,13 +13,13 @@ from edgewise.reproduction.experiments import (
     experiment_names,
     read_experiment,
     read_row,
-    require_rows,
 )
 from edgewise.reproduction.scales import read_scale, scale_names
-from edgewise.reproduction.study import Study
+from edgewise.reproduction.study import Study, require_known
 from edgewise.training.schedule import learning_rate
 from edgewise.training.settings import RunSettings
 
+FILES = 'base = "multi30k"\n[files]\ntrain = ["{}"]\nvalid = ["v"]\ntest = ["t"]'
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPER = {
     "table1": {
@@ -44,8 +44,8 @@ PAPER = {
 
 
 def cells(experiment: str, scale: str, pair: str = "en-de") -> dict[str, Cell]:
-    read = read_experiment(experiment), read_scale(scale)
-    return Study.of(*read, [pair], [1], Changes(), Path("out")).by_row(pair)
+    study = Study.of(read_experiment(experiment), read_scale(scale), Changes(), Path("out"))
+    return {row.name: study.cell(row, pair, 1) for row in study.rows(pair)}
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -60,10 +60,10 @@ def test_the_figures_are_the_papers(name: str) -> None:
 def test_every_row_is_a_model_at_every_scale_of_its_experiment(name: str) -> None:
     experiment = read_experiment(name)
     for scale in map(read_scale, experiment.scales):
-        study = Study.of(experiment, scale, None, [1], Changes(), Path("out"))
-        assert study.pairs
-        for pair in study.pairs:
-            named = study.by_row(pair)
+        pairs = Study.of(experiment, scale, Changes(), Path("out")).pairs
+        assert pairs
+        for pair in pairs:
+            named = cells(name, scale.name, pair)
             assert named
             assert len({cell.name for cell in named.values()}) == len(named)
 
@@ -159,6 +159,7 @@ def test_what_a_cell_depends_on_is_in_its_name() -> None:
     [
         ('title = "x"', "name: Field required (a row has name, title,"),
         ('name = "x"\nmodle = {}', "modle: Extra inputs are not permitted"),
+        ('name = "x"\n[training]\nseed = 2', "training.seed is no setting of a row"),
         ("name = ", "is not a TOML file"),
     ],
 )
@@ -197,7 +198,6 @@ def test_names_that_are_none_are_told_with_the_nearest(tmp_path: Path) -> None:
         (lambda: read_experiment("tabel2"), "there is no experiment tabel2; did you mean table2?"),
         (lambda: read_scale("multi"), "there is no scale multi"),
         (lambda: read_scale("no.toml"), "there is no file no.toml"),
-        (lambda: require_rows(["k3"], [table]), "table2 has no row k3: there are k0, k1, k2"),
         (lambda: table.with_row(table.rows[0]), "table2 has a row k0 already"),
         (lambda: read_row(tmp_path / "no.toml"), "there is no file"),
     ):
@@ -206,15 +206,35 @@ def test_names_that_are_none_are_told_with_the_nearest(tmp_path: Path) -> None:
         assert message in str(error.value)
 
 
-def test_a_scale_that_an_experiment_is_not_made_for_is_refused() -> None:
-    for experiment, scale, pairs, message in (
-        ("recipe", "multi30k", None, "recipe is not made for scale multi30k: it has"),
-        ("table1", "demo", ["en-fr"], "table1 has no en-fr at scale demo"),
+def test_a_scale_that_an_experiment_is_not_made_for_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('base = "multi30k"\nparts = ["test"]\n')
+    for experiment, scale, message in (
+        ("recipe", "multi30k", "recipe is not made for scale multi30k: it has"),
+        ("length", str(own), "length needs a scale with buckets of lengths"),
+        ("table3", str(own), "table3 is measured on valid, and scale own on test only"),
     ):
         read = read_experiment(experiment), read_scale(scale)
         with pytest.raises(SettingError) as error:
-            Study.of(*read, pairs, [1], Changes(), Path("out"))
+            Study.of(*read, Changes(), Path("out"))
         assert message in str(error.value)
+
+
+def test_rows_and_pairs_that_are_nowhere_are_told() -> None:
+    demo = [
+        Study.of(read_experiment(name), read_scale("demo"), Changes(), Path("out"))
+        for name in ("table1", "table2")
+    ]
+    of = "table1 at scale demo or table2 at scale demo"
+    for pairs, rows, message in (
+        (["en-fr"], [], f"{of} has no pair en-fr"),
+        ([], ["k3"], f"{of} has no row k3: there are absolute, relative, k0, k1"),
+        ([], ["big-absolute"], f"{of} has no row big-absolute; did you mean absolute?"),
+    ):
+        with pytest.raises(SettingError) as error:
+            require_known(demo, pairs, rows)
+        assert message in str(error.value)
+    require_known(demo, ["en-de"], ["k0", "relative"])
 
 
 def test_a_scale_of_ones_own_may_be_based_on_another(tmp_path: Path) -> None:
@@ -224,11 +244,34 @@ def test_a_scale_of_ones_own_may_be_based_on_another(tmp_path: Path) -> None:
     assert scale.name == "wide"
     assert scale.model == base.model.model_copy(update={"d_model": 256})
     assert scale.training == base.training
-    for text, message in (
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
         ('base = "multi"', "there is no scale multi"),
+        ("base = 3", "there is no scale 3"),
         ('base = "multi30k"\naverage = 0', "average: Input should be greater than"),
-    ):
-        path.write_text(text)
-        with pytest.raises(SettingError) as error:
-            read_scale(str(path))
-        assert message in str(error.value)
+        ('base = "multi30k"\npairs = ["ende"]', "pairs.0: String should match pattern"),
+        ('base = "multi30k"\n[training]\nthreads = 2', "threads is a setting of the scale itself"),
+        ('base = "multi30k"\n[grammar]\ntrain = 9\nvalid = 9\ntest = 9', "one of them"),
+        (FILES.format("train.{lang}"), "train.{lang} must have no other braces than {language}"),
+        (FILES.format("/a"), "/a must be the name of a file below the folder of --data"),
+        (FILES.format("../a"), "../a must be the name of a file below the folder of --data"),
+        ('base = "multi30k"\n[files]\ntrain = []', "files.train: Tuple should have at least 1"),
+    ],
+)
+def test_a_scale_that_is_none_is_told_why(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "wide.toml"
+    path.write_text(text)
+    with pytest.raises(SettingError) as error:
+        read_scale(str(path))
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_scale_of_ones_own_has_a_name_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "demo.toml"
+    path.write_text('base = "demo"')
+    with pytest.raises(SettingError, match="has the name of a scale that is there"):
+        read_scale(str(path))

@@ -9,7 +9,7 @@ from edgewise.data.corpus import Corpus
 from edgewise.data.grammar import pairs
 from edgewise.errors import DataError, SettingError
 from edgewise.reproduction.corpora import bucket, texts_of
-from edgewise.reproduction.scales import Scale, read_scale
+from edgewise.reproduction.scales import Files, Scale, read_scale
 
 LINES = list(pairs(400, seed=1))
 
@@ -50,9 +50,9 @@ def test_files_are_prepared_once_and_come_back(tmp_path: Path) -> None:
         assert texts.part("valid") == LINES[300:350]
         assert texts.part("test") == LINES[350:400]
         assert len(Corpus(texts.corpus).train) == 300
-        assert sorted(texts.files) == [
-            *("test_2016_flickr.de.gz", "test_2016_flickr.en.gz", "train.de.gz", "train.en.gz"),
-            *("val.de.gz", "val.en.gz"),
+        assert list(texts.files) == [
+            *("train/train.en.gz", "train/train.de.gz", "valid/val.en.gz", "valid/val.de.gz"),
+            *("test/test_2016_flickr.en.gz", "test/test_2016_flickr.de.gz"),
         ]
     assert said == ["preparing multi30k, en-de"]
     assert not (texts.folder / "train.source").exists()
@@ -90,10 +90,52 @@ def test_a_corpus_that_has_changed_is_told_by_its_file(tmp_path: Path) -> None:
     write_all(data)
     texts_of(scale_of("multi30k"), "en-de", data, out, silent)
     write(data, val=slice(299, 350))
-    with pytest.raises(DataError, match=r"the corpus has changed .*: val.de.gz is not the file"):
+    with pytest.raises(DataError, match=r"the corpus has changed .*: valid/val.de.gz is not"):
         texts_of(scale_of("multi30k"), "en-de", data, out, silent)
     write_all(data)
     texts_of(scale_of("multi30k"), "en-de", data, out, silent)
+
+
+def test_a_corpus_that_is_to_be_prepared_otherwise_is_not_taken_for_it(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    write_all(data)
+    texts_of(scale_of("multi30k"), "en-de", data, out, silent)
+    with pytest.raises(SettingError, match="was prepared otherwise: vocab_size was 400, is 401"):
+        texts_of(scale_of("multi30k", vocab_size=401), "en-de", data, out, silent)
+    with pytest.raises(SettingError, match="was prepared otherwise: max_source_words was None"):
+        texts_of(scale_of("multi30k", max_source_words=7), "en-de", data, out, silent)
+
+
+def test_files_of_one_name_in_several_folders_are_told_apart(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    files = {part: (part + "/{language}.gz",) for part in ("train", "valid", "test")}
+    scale = scale_of("multi30k", files=Files(**files))
+    for part, lines in (("train", LINES[:300]), ("valid", LINES[300:350]), ("test", LINES[350:])):
+        (data / part).mkdir(parents=True)
+        for i, language in enumerate(("en", "de")):
+            text = "".join(f"{pair[i]}\n" for pair in lines)
+            (data / part / f"{language}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    assert len(texts_of(scale, "en-de", data, out, silent).files) == 6
+    (data / "test" / "de.gz").write_bytes(gzip.compress(b"anders\n" * 50))
+    with pytest.raises(DataError, match=r"the corpus has changed .*: test/test/de.gz is not"):
+        texts_of(scale, "en-de", data, out, silent)
+
+
+def test_a_carriage_return_ends_no_line(tmp_path: Path) -> None:
+    write_all(tmp_path)
+    path = tmp_path / "val.de.gz"
+    lines = gzip.decompress(path.read_bytes()).replace(b" ", b"\r", 1)
+    path.write_bytes(gzip.compress(lines))
+    texts = texts_of(scale_of("multi30k"), "en-de", tmp_path, tmp_path / "out", silent)
+    assert texts.part("valid")[0][1] == LINES[300][1].replace(" ", "\r", 1)
+    assert len(texts.part("valid")) == 50
+
+
+def test_a_part_without_a_sentence_is_told(tmp_path: Path) -> None:
+    write_all(tmp_path)
+    write(tmp_path, test_2016_flickr=slice(0, 0))
+    with pytest.raises(DataError, match="the test part of multi30k has no sentence"):
+        texts_of(scale_of("multi30k"), "en-de", tmp_path, tmp_path / "out", silent)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ from edgewise.data.grammar import pairs
 from edgewise.errors import DataError, SettingError
 from edgewise.evaluation import SentenceStatistics, bleu, compare
 from edgewise.reproduction.cells import Cell, Changes
+from edgewise.reproduction.corpora import Texts
 from edgewise.reproduction.experiments import read_experiment
 from edgewise.reproduction.results import Measured, Result, finished, require_same_corpus
 from edgewise.reproduction.scales import read_scale
 from edgewise.reproduction.statistics import Spread, difference
 from edgewise.reproduction.study import Study
+from edgewise.reproduction.worker import order
 
 SOURCES, REFERENCES = zip(*pairs(60, seed=5), strict=True)
 REPORTS = Path("reports/multi30k")
@@ -49,27 +51,29 @@ def result(cell: Cell, every: int, corpus: str = "a") -> Result:
         updates=cell.training.steps,
         losses=[(200, 3.5)],
         parts={"valid": part, "test": part},
-        about={"hardware": "an abacus"},
+        hardware="an abacus",
+        about={},
     )
 
 
-def study(name: str, out: Path, seeds: Sequence[int] = (1,), scale: str = "multi30k") -> Study:
-    return Study.of(read_experiment(name), read_scale(scale), ["en-de"], seeds, Changes(), out)
+def study(name: str, out: Path, scale: str = "multi30k") -> Study:
+    return Study.of(read_experiment(name), read_scale(scale), Changes(), out)
+
+
+def cells(of: Study) -> list[Cell]:
+    return of.cells(["en-de"], None, [1])
 
 
 def store(of: Study, quality: dict[str, Sequence[int]]) -> None:
     """Of each row as many seeds as there are figures for it."""
-    for i, seed in enumerate(of.seeds):
-        for row, cell in zip(
-            of.by_row("en-de"), of.cells()[i * len(of.by_row("en-de")) :], strict=False
-        ):
-            if len(quality.get(row, ())) > i:
-                assert cell.training.seed == seed
-                result(cell, quality[row][i]).write(cell.result(of.out))
+    for row in of.rows("en-de"):
+        for seed, every in enumerate(quality.get(row.name, ()), start=1):
+            cell = of.cell(row, "en-de", seed)
+            result(cell, every).write(cell.result(of.out))
 
 
 def test_a_result_comes_back(tmp_path: Path) -> None:
-    cell = study("table3", tmp_path).cells()[0]
+    cell = cells(study("table3", tmp_path))[0]
     stored = result(cell, 7)
     stored.write(cell.result(tmp_path))
     read = finished(cell, tmp_path)
@@ -87,7 +91,7 @@ def test_a_result_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"version": 1}', '{"version": 1, "parts": []}'])
 def test_a_damaged_result_is_told_by_its_file(damage: str, tmp_path: Path) -> None:
-    cell = study("table3", tmp_path).cells()[0]
+    cell = cells(study("table3", tmp_path))[0]
     result(cell, 7).write(cell.result(tmp_path))
     cell.result(tmp_path).write_text(damage)
     with pytest.raises(DataError, match=r"seed1\.json is"):
@@ -95,7 +99,7 @@ def test_a_damaged_result_is_told_by_its_file(damage: str, tmp_path: Path) -> No
 
 
 def test_a_result_of_other_settings_is_told_by_what_differs(tmp_path: Path) -> None:
-    cell = study("table3", tmp_path).cells()[0]
+    cell = cells(study("table3", tmp_path))[0]
     other = result(cell, 7)
     other.asked["model"]["dropout"] = 0.7
     other.write(cell.result(tmp_path))
@@ -103,9 +107,26 @@ def test_a_result_of_other_settings_is_told_by_what_differs(tmp_path: Path) -> N
         finished(cell, tmp_path)
 
 
+def test_work_that_was_begun_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
+    of = study("table3", tmp_path)
+    texts = Texts(tmp_path / "corpus", {"train/train.en": "a"}, tmp_path)
+    folder = order(cells(of)[0], texts, tmp_path)
+    assert order(cells(of)[0], texts, tmp_path) == folder
+    training = of.scale.training.model_copy(update={"factor": 3.0})
+    decoding = of.scale.decoding.model_copy(update={"beam": 3})
+    scale = of.scale.model_copy(update={"training": training, "decoding": decoding})
+    changed = Study.of(of.experiment, scale, Changes(), tmp_path)
+    message = r"begun with other settings: decoding.beam was 4, is 3; training.factor was 0.68, is"
+    with pytest.raises(SettingError, match=message):
+        order(cells(changed)[0], texts, tmp_path)
+    other = Texts(texts.corpus, {"train/train.en": "b"}, tmp_path)
+    with pytest.raises(SettingError, match=r"files.train/train.en was a, is b"):
+        order(cells(of)[0], other, tmp_path)
+
+
 def test_cells_of_other_corpora_make_no_report(tmp_path: Path) -> None:
     of = study("table3", tmp_path)
-    one, other, *_ = of.cells()
+    one, other, *_ = cells(of)
     result(one, 7, "a").write(one.result(tmp_path))
     result(other, 7, "b").write(other.result(tmp_path))
     with pytest.raises(DataError, match=r"the corpus changed between cells: train.en is not"):
@@ -114,19 +135,43 @@ def test_cells_of_other_corpora_make_no_report(tmp_path: Path) -> None:
         require_same_corpus([result(one, 7, "a")], {"train.en": "c"})
 
 
-def test_with_one_seed_the_difference_is_the_paired_bootstrap() -> None:
+def test_with_one_seed_the_interval_is_that_of_the_paired_bootstrap() -> None:
     one, other = statistics(9), statistics(6)
     ours, theirs = difference([one], [other]), compare(one, other)
-    assert (ours.value, ours.interval, ours.p_value) == (
-        theirs.difference,
-        theirs.interval,
-        theirs.p_value,
-    )
+    assert (ours.value, ours.interval) == (theirs.difference, theirs.interval)
+    assert ours.one_seed
 
 
 def test_no_difference_is_none() -> None:
     same = difference([statistics(9)] * 2, [statistics(9)] * 3)
-    assert (same.value, same.interval, same.p_value) == (0.0, (0.0, 0.0), 1.0)
+    assert same.value == pytest.approx(0, abs=1e-9)
+    assert same.interval == pytest.approx((0, 0), abs=1e-9)
+    assert same.p_value > 0.9
+    assert not same.one_seed
+
+
+def test_p_is_below_5_percent_where_the_interval_leaves_out_0() -> None:
+    for one, other in ((7, 8), (8, 9), (8, 8), (9, 12), (10, 11), (12, 13), (20, 25)):
+        found = difference([statistics(one)], [statistics(other)])
+        low, high = found.interval
+        assert (found.p_value < 0.052) == (low > 0 or high < 0)
+
+
+def test_where_there_is_no_difference_one_is_rarely_found() -> None:
+    # Three seeds each, whose own quality and whose sentences are drawn by chance.
+    generator = np.random.default_rng(3)
+
+    def seed() -> SentenceStatistics:
+        quality = generator.normal(0.5, 0.02)
+        right = generator.binomial(10, np.clip(quality, 0, 1), size=40)
+        counts = np.stack([np.full(40, 10)] * 2 + [right] * 4 + [np.full(40, 10)] * 4, axis=1)
+        return SentenceStatistics(counts, "")
+
+    found = [
+        difference([seed() for _ in range(3)], [seed() for _ in range(3)]).p_value < 0.05
+        for _ in range(60)
+    ]
+    assert sum(found) / len(found) < 0.15
 
 
 def test_seeds_widen_the_interval() -> None:
@@ -144,10 +189,11 @@ def test_seeds_widen_the_interval() -> None:
     unsure = difference([statistics(4), statistics(20)], [statistics(8)])
     sure = difference([statistics(20)], [statistics(8)])
     assert sure.p_value < 0.05 < unsure.p_value
+    assert width(Spread.of([statistics(8)] * 3)) == pytest.approx(width(alone))
 
 
 def test_a_report_has_the_papers_figures_and_ours(tmp_path: Path) -> None:
-    of = study("table3", tmp_path, (1, 2))
+    of = study("table3", tmp_path)
     store(of, {"keys-and-values": (9, 12), "keys": (9, 8), "neither": (2,)})
     path = of.write_report()
     assert path == tmp_path / REPORTS / "table3.md"
@@ -183,7 +229,7 @@ def test_the_same_cells_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_report_by_length_has_counts_and_intervals(tmp_path: Path) -> None:
-    of = study("length", tmp_path, scale="multi30k-short")
+    of = study("length", tmp_path, "multi30k-short")
     store(of, {"absolute": (6,), "relative": (9,)})
     path = of.write_report()
     assert path is not None

@@ -58,6 +58,7 @@ class Checkpoints:
         self.settings, self.vocabulary = settings, vocabulary
         for left in (self.folder, *self.folder.glob("*")):
             sweep(left)
+        self._remove_passed()  # had the process been killed just before
 
     def save(
         self,
@@ -83,9 +84,9 @@ class Checkpoints:
             seal(new / "state", KIND, VERSION)
         _link(self.run / "last", path / "model")
         damaged = [saved for saved in self.steps() if saved > step]  # training went back before it
-        passed = [saved for saved in self.steps() if saved < step and self._is_in_between(saved)]
-        for old in [*damaged, *passed]:
+        for old in damaged:
             remove(self._path(old))
+        self._remove_passed()
         newest_first = self.steps()[::-1]
         kept = keep + in_between
         for old in newest_first[kept:]:
@@ -137,6 +138,12 @@ class Checkpoints:
         progress.pop(IN_BETWEEN, None)
         optimizer = load_file(path / "state" / "optimizer.safetensors")
         return Saved(step, weights, optimizer, progress)
+
+    def _remove_passed(self) -> None:
+        """Those in between that are not the newest any more."""
+        for step in self.steps()[:-1]:
+            if self._is_in_between(step):
+                remove(self._path(step))
 
     def _is_in_between(self, step: int) -> bool:
         path = self._path(step) / "state" / "progress.json"

@@ -49,7 +49,7 @@ class GridProgress:
         """How far each is."""
         now = {each.cell.name: update_of(each.folder) for each in running}
         for name, update in now.items():
-            self._begun.setdefault(name, update)
+            self._begun[name] = min(update, self._begun.get(name, update))
         if not self._bars.disable:
             for each in running:
                 name = each.cell.name
@@ -76,7 +76,7 @@ class GridProgress:
 
     def _time_left(self, now: dict[str, int]) -> str:
         done = self._done + sum(update - self._begun[name] for name, update in now.items())
-        if done == 0:
+        if done <= 0:
             return "time left unknown"
-        left = sum(self._left.values()) - sum(now.values())
+        left = max(0, sum(self._left.values()) - sum(now.values()))
         return f"{duration((time.monotonic() - self._start) * left / done)} left"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from edgewise.cli.console import say, stage_progress
-from edgewise.cli.grid_progress import GridProgress
 from edgewise.data.encode import cores
 from edgewise.errors import SettingError
 
 if TYPE_CHECKING:
     from edgewise.reproduction.cells import Cell
+    from edgewise.reproduction.corpora import Texts
     from edgewise.reproduction.study import Study
 
 OUT = Path("runs/reproduction")
@@ -46,12 +46,21 @@ def list_experiments() -> None:
     for name in scale_names():
         scale = read_scale(name)
         print(f"{name:<16} {scale.title} ({', '.join(scale.pairs)})")
-        print(f"{'':<16} {scale.cost}")
+        if scale.core_minutes is not None:
+            print(f"{'':<16} about {scale.core_minutes:g} minutes of one core a cell")
 
 
 @reproduce.command(show=False)
-def cell(folder: Path, /) -> None:
-    """Train and measure one cell, in the folder that has its cell.json."""
+def cell(folder: Path, /, *, parent: int | None = None) -> None:
+    """Train and measure one cell, in the folder that has its cell.json.
+
+    Parameters
+    ----------
+    folder
+        Of the cell.
+    parent
+        Process to end with.
+    """
     from edgewise.cli.training_progress import TrainingProgress
     from edgewise.reproduction.worker import run_cell
     from edgewise.storage import read_json
@@ -63,7 +72,7 @@ def cell(folder: Path, /) -> None:
         run_cell(folder)
         return
     with TrainingProgress(int(read_json(folder / "cell.json")["training"]["steps"])) as reporter:
-        run_cell(folder, reporter)
+        run_cell(folder, reporter, parent)
 
 
 @reproduce.default
@@ -124,19 +133,18 @@ def run(
     dry_run
         Say what would be run, and what it would cost.
     """
-    from edgewise.reproduction.experiments import read_experiment, read_row, require_rows
+    from edgewise.reproduction.experiments import read_experiment, read_row
 
     if not experiments:
         raise SettingError("which one? edgewise reproduce list names the experiments")
     for name, value in (("budget", budget), ("threads", threads), ("ranks", ranks), ("jobs", jobs)):
         if value is not None and value < 1:
             raise SettingError(f"--{name} must be 1 or more; got {value}")
+    from edgewise.cli.grid_progress import GridProgress
     from edgewise.reproduction.cells import Changes, different
-    from edgewise.reproduction.corpora import texts_of
     from edgewise.reproduction.grid import run_cells
-    from edgewise.reproduction.results import finished, require_same_corpus
     from edgewise.reproduction.scales import read_scale
-    from edgewise.reproduction.study import Study, unfinished
+    from edgewise.reproduction.study import Study, require_known, unfinished
     from edgewise.reproduction.worker import order
 
     own = [read_row(path) for path in row or ()]
@@ -147,28 +155,23 @@ def run(
         for each in own:
             experiment = experiment.with_row(each)
         of = read_scale(scale or experiment.scales[0])
-        studies.append(Study.of(experiment, of, pairs, seeds or (1,), changes, out))
-    require_rows(rows or (), [study.experiment for study in studies])
+        studies.append(Study.of(experiment, of, changes, out))
+    require_known(studies, pairs or (), rows or ())
+    if rows is not None:
+        rows = [*rows, *(each.name for each in own)]
+    chosen = pairs or [pair for study in studies for pair in study.pairs]
     speeds = [study for study in studies if study.experiment.measure != "BLEU"]
     grids = [study for study in studies if study not in speeds]
-    wanted = different(cell for study in grids for cell in study.cells(rows))
+    wanted = different(cell for study in grids for cell in study.cells(chosen, rows, seeds or (1,)))
     waiting = unfinished(wanted, out)
     at_once = jobs or _jobs(waiting)
     _say_plan(wanted, waiting, at_once)
+    for study in grids:
+        for pair in study.pairs:
+            study.results(pair)  # what is damaged, or of another corpus, is told before the work
     if dry_run:
         return
-    places = {(study.scale.name, pair): study for study in studies for pair in study.pairs}
-    texts = {
-        (name, pair): texts_of(study.scale, pair, data, out, say)
-        for (name, pair), study in places.items()
-        if data is not None
-        or study in speeds
-        or any((c.scale.name, c.pair) == (name, pair) for c in waiting)
-    }
-    for cell in wanted:
-        result, of_cell = finished(cell, out), texts.get((cell.scale.name, cell.pair))
-        if result is not None and of_cell is not None:
-            require_same_corpus([result], of_cell.files)
+    texts = _texts(studies, speeds, wanted, waiting, data, out)
     folders = {order(cell, texts[cell.scale.name, cell.pair], out): cell for cell in waiting}
 
     def ended(cell: "Cell") -> None:
@@ -178,12 +181,37 @@ def run(
                 study.write_report()
 
     with GridProgress(waiting) as progress:
-        run_cells(folders, at_once, ended=ended, told=progress.told)
+        run_cells(folders, at_once, out=out, ended=ended, told=progress.told)
     for study in grids:
         say(str(study.write_report()))
     for study in speeds:
-        for pair in study.pairs:
-            say(str(_speed(study, pair, texts[study.scale.name, pair].corpus)))
+        pair = study.pairs[0]  # languages make no difference
+        _speed(study, pair, rows, texts[study.scale.name, pair].corpus)
+
+
+def _texts(
+    studies: Sequence["Study"],
+    speeds: Sequence["Study"],
+    wanted: Sequence["Cell"],
+    waiting: Sequence["Cell"],
+    data: Path | None,
+    out: Path,
+) -> dict[tuple[str, str], "Texts"]:
+    """The corpora that are needed, by scale and pair: with --data all, which are checked then."""
+    from edgewise.reproduction.corpora import texts_of
+    from edgewise.reproduction.results import finished, require_same_corpus
+
+    needed = {(cell.scale.name, cell.pair) for cell in (wanted if data else waiting)}
+    needed |= {(study.scale.name, study.pairs[0]) for study in speeds}
+    scales = {study.scale.name: study.scale for study in studies}
+    texts = {
+        (name, pair): texts_of(scales[name], pair, data, out, say) for name, pair in sorted(needed)
+    }
+    for cell in wanted:
+        result, of_cell = finished(cell, out), texts.get((cell.scale.name, cell.pair))
+        if result is not None and of_cell is not None:
+            require_same_corpus([result], of_cell.files)
+    return texts
 
 
 def _jobs(cells: Sequence["Cell"]) -> int:
@@ -194,23 +222,36 @@ def _jobs(cells: Sequence["Cell"]) -> int:
 
 
 def _say_plan(cells: Sequence["Cell"], waiting: Sequence["Cell"], jobs: int) -> None:
+    from edgewise.cli.training_progress import duration
+
     say(f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished; {jobs} side by side")
     for scale in {cell.scale.name: cell.scale for cell in waiting}.values():
         mine = [cell for cell in waiting if cell.scale == scale]
         updates = sum(cell.training.steps for cell in mine)
-        say(f"{scale.name}: {len(mine)} cells, {updates:,} updates; {scale.cost}")
+        cost = ""
+        if scale.core_minutes is not None:
+            # As if all were as long as the scale's own model takes for its own updates.
+            share = updates / (len(mine) * scale.training.steps)
+            minutes = scale.core_minutes * len(mine) * share
+            cost = f"; about {duration(60 * minutes / jobs)} on cores like those of the docs"
+        say(f"{scale.name}: {len(mine)} cells, {updates:,} updates{cost}")
     for cell in waiting:
         say(f"  {cell.name}: {cell.training.steps:,} updates")
 
 
-def _speed(study: "Study", pair: str, corpus: Path) -> Path:
+def _speed(study: "Study", pair: str, rows: Sequence[str] | None, corpus: Path) -> None:
     from edgewise.reproduction.speed import measure_speed, write_speed_report
 
     path = study.report_path
-    if not path.is_file():
-        with stage_progress() as progress:
-            speeds = measure_speed(
-                study.by_row(pair), corpus, lambda done, of: progress("updates", done, of)
-            )
-        write_speed_report(study, pair, speeds)
-    return path
+    cells = {
+        row.name: study.cell(row, pair, 1)
+        for row in study.rows(pair)
+        if rows is None or row.name in rows
+    }
+    if path.is_file():
+        say(f"{path} is there already (remove it to measure again)")
+        return
+    with stage_progress() as progress:
+        speeds = measure_speed(cells, corpus, lambda done, of: progress("updates", done, of))
+    write_speed_report(study, pair, speeds)
+    say(str(path))

@@ -22,6 +22,10 @@ class Changes:
     threads: int | None = None
     ranks: int | None = None
 
+    def given(self) -> list[tuple[str, str]]:
+        """Those that are asked for, by the names of their options."""
+        return [(name, str(value)) for name, value in vars(self).items() if value is not None]
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -70,10 +74,9 @@ class Cell:
         return {
             "scale": scale.name,
             "pair": self.pair,
-            "vocab_size": scale.vocab_size,
-            "max_source_words": scale.max_source_words,
-            "held_out": scale.held_out,
-            "buckets": list(scale.buckets),
+            "preparation": scale.preparation(),
+            "parts": list(scale.parts),
+            "tokenised": scale.tokenised,
             "average": self.average,
             "ranks": self.ranks,
             "model": self.model.model_dump(mode="json"),

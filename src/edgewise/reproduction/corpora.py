@@ -1,10 +1,13 @@
 """The corpus of a scale: its files found, hashed, cut to what is trained on, and prepared."""
 
+import hashlib
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgewise.data.catalogue import CORPORA
 from edgewise.data.encode import cores, readable
@@ -31,11 +34,15 @@ class Texts:
 
     def part(self, name: str) -> list[Pair]:
         """Sources and references of valid or test."""
-        sides = [(self.folder / f"{name}.{side}").read_text("utf-8") for side in SIDES]
-        return list(zip(*(side.split("\n")[:-1] for side in sides), strict=True))
+        return list(zip(*(lines_of(self.folder / f"{name}.{side}") for side in SIDES), strict=True))
 
 
 SIDES = ("source", "target")
+
+
+def lines_of(path: Path) -> list[str]:
+    r"""The lines of a text file, of which \n alone ends one."""
+    return path.read_bytes().decode().split("\n")[:-1]
 
 
 def texts_of(scale: Scale, pair: str, data: Path | None, out: Path, say: Say) -> Texts:
@@ -44,13 +51,7 @@ def texts_of(scale: Scale, pair: str, data: Path | None, out: Path, say: Say) ->
     found = None if scale.files is None else _find(scale, scale.files, pair, data)
     files = _hashes(scale, found)
     if (folder / "files.json").is_file():
-        known = read_json(folder / "files.json")
-        if known != files:
-            name = next(n for n in sorted(files | known) if files.get(n) != known.get(n))
-            raise DataError(
-                f"the corpus has changed since cells in {out} were begun: {name} is not the file "
-                "that it was (restore it, or give another --out)"
-            )
+        _require_same(read_json(folder / "files.json"), files, scale, folder, out)
         return Texts(folder / "corpus", files, folder)
     say(f"preparing {scale.name}, {pair}")
     with new_folder(folder) as new:
@@ -78,8 +79,28 @@ def texts_of(scale: Scale, pair: str, data: Path | None, out: Path, say: Say) ->
         )
         for side in SIDES:
             (new / f"train.{side}").unlink(missing_ok=True)  # as large as the corpus
-        write_json(new / "files.json", files)
+        write_json(new / "files.json", {"preparation": scale.preparation(), "files": files})
     return Texts(folder / "corpus", files, folder)
+
+
+def _require_same(known: Any, files: dict[str, str], scale: Scale, folder: Path, out: Path) -> None:
+    """Raise unless the prepared corpus is of these files, prepared like this."""
+    if not isinstance(known, dict) or not {"preparation", "files"} <= known.keys():
+        raise DataError(f"{folder / 'files.json'} is damaged: remove {folder}")
+    before, now = known["preparation"], scale.preparation()
+    changed = [f"{n} was {before.get(n)}, is {now[n]}" for n in now if before.get(n) != now[n]]
+    if changed:
+        raise SettingError(
+            f"{folder} was prepared otherwise: {'; '.join(changed)} (set it back, or give another "
+            "--out)"
+        )
+    if known["files"] != files:
+        names = sorted(files | known["files"])
+        name = next(n for n in names if files.get(n) != known["files"].get(n))
+        raise DataError(
+            f"the corpus has changed since cells in {out} were begun: {name} is not the file "
+            "that it was (restore it, or give another --out)"
+        )
 
 
 def _is_cut(scale: Scale) -> bool:
@@ -136,11 +157,17 @@ def _text(path: Path, column: int | None) -> TextFile:
 
 
 def _hashes(scale: Scale, found: Bitexts | None) -> dict[str, str]:
+    """Of each file by its part and name, or of what the grammar says."""
     if found is None:
         assert scale.grammar is not None
-        return {f"grammar, {part}": f"{getattr(scale.grammar, part)} pairs" for part in PARTS}
-    paths = {file.path for bitexts in found.values() for bitext in bitexts for file in bitext}
-    return {path.name: sha256(path) for path in sorted(paths)}
+        generated = _generated(scale.grammar)
+        return {
+            f"{part}, generated": hashlib.sha256(repr(list(generated[part])).encode()).hexdigest()
+            for part in PARTS
+        }
+    files = [(part, file.path) for part in PARTS for bitext in found[part] for file in bitext]
+    above = os.path.commonpath([path.parent for _, path in files])
+    return {f"{part}/{path.relative_to(above)}": sha256(path) for part, path in files}
 
 
 def _generated(grammar: Grammar) -> dict[str, Iterator[Pair]]:
@@ -180,6 +207,7 @@ def _write(folder: Path, scale: Scale, lines: dict[str, Iterator[Pair]]) -> None
     held_out: list[Pair] = []
     taken: Counter[int] = Counter()
     for part in (part for part in PARTS if part in lines):
+        written = 0
         with (
             (folder / f"{part}.source").open("w", encoding="utf-8", newline="\n") as source,
             (folder / f"{part}.target").open("w", encoding="utf-8", newline="\n") as target,
@@ -192,8 +220,11 @@ def _write(folder: Path, scale: Scale, lines: dict[str, Iterator[Pair]]) -> None
                         taken[number] += 1
                         held_out.append(pair)
                     continue
+                written += 1
                 source.write(pair[0] + "\n")
                 target.write(pair[1] + "\n")
+        if not written:
+            raise DataError(f"the {part} part of {scale.name} has no sentence")
 
 
 def bucket(words: int, last: Sequence[int]) -> int:

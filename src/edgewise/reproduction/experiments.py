@@ -30,6 +30,12 @@ class Row(Settings):
     model: dict[str, Any] = Field({}, description="Settings of the model that differ.")
     training: dict[str, Any] = Field({}, description="Settings of the training that differ.")
 
+    @model_validator(mode="after")
+    def _consistent(self) -> "Row":
+        if given := self.training.keys() & {"seed", "threads"}:
+            raise ValueError(f"training.{given.pop()} is no setting of a row: give the option")
+        return self
+
     @property
     def heading(self) -> str:
         return self.title or self.name
@@ -105,15 +111,6 @@ def read_row(path: Path) -> Row:
     except ValidationError as error:
         fields = ", ".join(Row.model_fields)
         raise SettingError(f"{path}: {first_error(error)} (a row has {fields})") from None
-
-
-def require_rows(names: Sequence[str], experiments: Sequence[Experiment]) -> None:
-    """Raise SettingError if a name is of no row of these experiments."""
-    known = list(dict.fromkeys(row.name for each in experiments for row in each.rows))
-    for name in names:
-        if name not in known:
-            of = " or ".join(each.name for each in experiments)
-            raise SettingError(f"{of} has no row {name}{nearest(name, known)}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

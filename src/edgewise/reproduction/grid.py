@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
+from typing import BinaryIO
 
 from edgewise.errors import EdgewiseError
 from edgewise.reproduction.cells import Cell
@@ -16,6 +18,7 @@ TICK = 0.5  # seconds
 # Training ends after its update and saves; torchrun kills after half a minute.
 PATIENCE = 60.0
 LOG = "log.txt"
+INPUT_OUTPUT = 74  # what a process exits with that could not read or write, as on a full disk
 
 
 @dataclass(frozen=True)
@@ -25,43 +28,68 @@ class Running:
     cell: Cell
     folder: Path
     process: subprocess.Popen[bytes]
-    since: float
+    lock: BinaryIO  # the process holds it too: should we be killed, it is free when that ends
+    log_start: int
 
-
-Told = Callable[[Sequence[Running]], None]
+    def end(self) -> None:
+        self.lock.close()
 
 
 class FailedCellError(EdgewiseError):
-    """A cell could not be finished; `code` is what its process exited with."""
+    """Cells that could not be finished; `code` is what the first of them exited with."""
 
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
+    def __init__(self, failures: Sequence[str], code: int) -> None:
+        many = f"{len(failures)} cells failed: " if len(failures) > 1 else ""
+        kept = "finished cells are kept, and the same command goes on"
+        super().__init__(f"{many}{'; '.join(failures)} ({kept})")
         self.code = code
 
 
 def run_cells(
-    cells: Mapping[Path, Cell], jobs: int, *, ended: Callable[[Cell], None], told: Told
+    cells: Mapping[Path, Cell],
+    jobs: int,
+    *,
+    out: Path,
+    ended: Callable[[Cell], None],
+    told: Callable[[Sequence[Running]], None],
 ) -> None:
-    """Run the cells of these folders, `jobs` at a time. The first that fails ends all.
+    """Run the cells of these folders, `jobs` at a time. One that fails does not hold up others.
 
     ended: called with each cell when its result is stored. told: now and then, what is running.
+    A cell that another command is at work on is waited for.
     """
-    waiting = list(cells.items())
-    running: list[Running] = []
+    waiting, running = dict(cells), list[Running]()
+    failures, code = list[str](), 0
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
-                folder, cell = waiting.pop(0)
-                running.append(Running(cell, folder, _start(folder, cell), time.monotonic()))
+            for folder, cell in list(waiting.items())[: max(0, jobs - len(running))]:
+                lock = _locked(folder)
+                if lock is None:  # to the end of the queue
+                    waiting[folder] = waiting.pop(folder)
+                    continue
+                del waiting[folder]
+                if cell.result(out).is_file():  # the other command's
+                    lock.close()
+                    ended(cell)
+                    continue
+                running.append(_start(folder, cell, lock))
             time.sleep(TICK)
             told(running)
             for each in [r for r in running if r.process.poll() is not None]:
                 running.remove(each)
-                if each.process.returncode:
-                    raise _failure(each)
-                ended(each.cell)
+                each.end()
+                if each.process.returncode == 0:
+                    ended(each.cell)
+                    continue
+                failures.append(_reason(each))
+                code = code or _code(each.process.returncode)
+                if each.process.returncode == INPUT_OUTPUT:  # the others would fail as well
+                    waiting.clear()
+                    break
     finally:
         _stop(running)
+    if failures:
+        raise FailedCellError(failures, code)
 
 
 def update_of(folder: Path) -> int:
@@ -75,25 +103,40 @@ def update_of(folder: Path) -> int:
         return 0
 
 
-def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
+def _locked(folder: Path) -> BinaryIO | None:
+    """A lock on the cell; None while another process has it."""
+    lock = (folder / ".lock").open("wb")
+    try:
+        flock(lock, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def _start(folder: Path, cell: Cell, lock: BinaryIO) -> Running:
     command = [sys.executable, "-m", "edgewise", "reproduce", "cell", str(folder)]
-    if cell.ranks > 1:
+    if cell.ranks > 1 and not (folder / "model").is_dir():
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
         command[1:2] = [*launch, str(cell.ranks), "-m"]
+    else:
+        command += ["--parent", str(os.getpid())]
     # Settings of a cell come from its file alone.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EDGEWISE_")}
     if cell.training.threads is not None:
         environment["OMP_NUM_THREADS"] = str(cell.training.threads)
     with (folder / LOG).open("ab") as log:
         # In a session of its own: Ctrl-C comes to us, and from us to it, once.
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=environment,
             start_new_session=True,
+            pass_fds=[lock.fileno()],
         )
+        return Running(cell, folder, process, lock, log.tell())
 
 
 def _stop(running: Sequence[Running]) -> None:
@@ -108,16 +151,17 @@ def _stop(running: Sequence[Running]) -> None:
         except subprocess.TimeoutExpired:
             each.process.kill()
             each.process.wait()
+        each.end()
 
 
-def _failure(failed: Running) -> FailedCellError:
+def _reason(failed: Running) -> str:
     """What the process said last."""
     log = failed.folder / LOG
-    lines = log.read_text("utf-8", errors="replace").splitlines() if log.is_file() else []
-    said = next((line for line in reversed(lines) if line.startswith("edgewise: ")), "")
-    reason = said.removeprefix("edgewise: ") or f"it ended with {failed.process.returncode}"
-    return FailedCellError(
-        f"cell {failed.cell.name} failed: {reason} (all it said: {log}; finished cells are kept, "
-        "and the same command goes on)",
-        failed.process.returncode,
-    )
+    said = log.read_bytes()[failed.log_start :].decode(errors="replace").splitlines()
+    told = next((line for line in reversed(said) if line.startswith("edgewise: ")), "")
+    reason = told.removeprefix("edgewise: ") or f"it ended with {failed.process.returncode}"
+    return f"{failed.cell.name}: {reason}, see {log}"
+
+
+def _code(returned: int) -> int:
+    return returned if returned > 0 else 128 - returned

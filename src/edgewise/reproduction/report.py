@@ -29,6 +29,7 @@ class RowReport:
     bleu: dict[str, Spread]  # by part
     chrf: dict[str, float]
     parameters: int
+    updates: tuple[int, ...]  # of each seed
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Report:
 
     experiment: Experiment
     scale: Scale
+    command: str
     pairs: tuple[PairReport, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,6 +83,7 @@ class Report:
         return {
             "experiment": self.experiment.model_dump(mode="json"),
             "scale": self.scale.model_dump(mode="json"),
+            "command": self.command,
             "pairs": [asdict(pair) for pair in self.pairs],
         }
 
@@ -119,7 +122,7 @@ def report_pair(experiment: Experiment, scale: Scale, pair: str, results: Result
         missing=tuple(row.name for row in rows if row.name not in there),
         signature=first.parts[scale.parts[0]].statistics.signature,
         chrf_signature=first.parts[scale.parts[0]].chrf_signature,
-        hardware=tuple(sorted({result.about["hardware"] for result in every})),
+        hardware=tuple(sorted({result.hardware for result in every})),
     )
 
 
@@ -133,6 +136,7 @@ def _row(row: Row, pair: str, results: Sequence[Result], parts: Sequence[str]) -
         bleu={part: Spread.of([r.parts[part].statistics for r in results]) for part in parts},
         chrf={part: sum(r.parts[part].chrf for r in results) / len(results) for part in parts},
         parameters=first.parameters,
+        updates=tuple(result.updates for result in results),
     )
 
 
@@ -169,7 +173,8 @@ def _minus(one: float | None, other: float | None) -> float | None:
 def markdown(report: Report, picture: Path | None) -> str:
     """For people."""
     experiment, scale = report.experiment, report.scale
-    lines = [f"# {experiment.title}", "", f"The {experiment.paper}: {experiment.says}", ""]
+    whose = experiment.paper[0].upper() + experiment.paper[1:]
+    lines = [f"# {experiment.title}", "", f"{whose}: {experiment.says}", ""]
     lines += [f"At scale `{scale.name}`: {scale.title}.", ""]
     for pair in report.pairs:
         lines += [f"## {pair.pair}", "", *_table(experiment, pair), ""]
@@ -183,35 +188,36 @@ def markdown(report: Report, picture: Path | None) -> str:
         lines += [f"- Hardware: {'; '.join(pair.hardware)}", ""]
     if picture is not None:
         lines += [f"![{experiment.title}]({picture.name})", ""]
-    lines += [f"## What differs from the {experiment.paper}", ""]
+    lines += ["## What differs", ""]
     lines += [f"- {each}" for each in scale.differs]
-    lines += [
-        "",
-        f"± is the standard deviation over seeds. Intervals are of 95 %, by {RESAMPLED}. "
-        f"The command: `edgewise reproduce {experiment.name} --scale {scale.name}`.",
-    ]
+    lines += ["", *EXPLANATION, "", f"`{report.command}`"]
     return "\n".join(lines) + "\n"
 
 
-RESAMPLED = "1,000 resamples of the sentences and of the seeds; p by the same, paired"
+EXPLANATION = (
+    "± is the standard deviation over seeds. Intervals of 95 % and p are by 1,000 resamples of the",
+    "sentences and of the seeds, the same sentences for both rows. Where a row has one seed (*),",
+    "other seeds may differ by more than the interval says.",
+)
 
 
 def _table(experiment: Experiment, pair: PairReport) -> list[str]:
     parts = _order(experiment, pair)
     heads = [f"{PARTS[part]} BLEU ({pair.sentences[part]:,}) | 95 % interval" for part in parts]
     lines = [
-        f"| | {experiment.paper} | {' | '.join(heads)} | chrF | seeds | parameters |",
-        "|---" * (5 + 2 * len(parts)) + "|",
+        f"| | {experiment.paper} | {' | '.join(heads)} | chrF | seeds | updates | parameters |",
+        "|---" * (6 + 2 * len(parts)) + "|",
     ]
     for row in pair.rows:
         paper = "" if row.paper is None else f"{row.paper:g}"
         seeds = ", ".join(map(str, row.seeds))
+        updates = ", ".join(f"{count:,}" for count in dict.fromkeys(row.updates))
         scores = [
             f"{_mean(row.bleu[part])} | {_between(row.bleu[part].interval)}" for part in parts
         ]
         lines.append(
             f"| {row.heading} | {paper} | {' | '.join(scores)} | {row.chrf[parts[0]]:.1f} | "
-            f"{seeds} | {row.parameters:,} |"
+            f"{seeds} | {updates} | {row.parameters:,} |"
         )
     return lines
 
@@ -256,7 +262,8 @@ def _mean(spread: Spread) -> str:
 
 
 def _difference(each: Difference) -> str:
-    return f"{each.value:+.2f} | {_between(each.interval, '+')} | {each.p_value:.3f}"
+    mark = "*" if each.one_seed else ""
+    return f"{each.value:+.2f} | {_between(each.interval, '+')} | {each.p_value:.3f}{mark}"
 
 
 def _between(middle: tuple[float, float] | None, sign: str = "") -> str:

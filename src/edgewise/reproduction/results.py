@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished cell. `about` says what it took, and is no part of a report."""
+    """A finished cell. `about` says when and how long, and is no part of a report."""
 
     asked: dict[str, Any]
     corpus: dict[str, str]  # sha256 of each file
@@ -63,6 +63,7 @@ class Result:
     updates: int
     losses: list[tuple[int, float]]  # validation loss by update
     parts: dict[str, Measured]
+    hardware: str
     about: dict[str, Any]
 
     def write(self, path: Path) -> None:
@@ -73,6 +74,7 @@ class Result:
             "corpus": self.corpus,
             "parameters": self.parameters,
             "updates": self.updates,
+            "hardware": self.hardware,
             "about": self.about,
             "losses": self.losses,
             "parts": {name: part.content() for name, part in self.parts.items()},
@@ -93,7 +95,7 @@ class Result:
             asked, corpus = dict(content["asked"]), dict(content["corpus"])
             return cls(
                 *(asked, corpus, int(content["parameters"]), int(content["updates"])),
-                *(losses, parts, dict(content["about"])),
+                *(losses, parts, str(content["hardware"]), dict(content["about"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             raise DataError(
@@ -107,18 +109,22 @@ def finished(cell: Cell, out: Path) -> Result | None:
     if not path.is_file():
         return None
     result = Result.read(path)
-    before, now = _flat(result.asked), _flat(cell.asked())
-    changed = [
-        f"{name} was {before.get(name)}, is {now.get(name)}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ]
-    if changed:
+    if differs := changed(result.asked, cell.asked()):
         raise SettingError(
-            f"{path} was measured with other settings: {'; '.join(changed)} (move it away, or "
-            "give another --out)"
+            f"{path} was measured with other settings: {differs} (remove it and {cell.work(out)}, "
+            "or give another --out)"
         )
     return result
+
+
+def changed(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """What is not as it was, for a message; nothing if all is."""
+    old, new = _flat(before), _flat(now)
+    return "; ".join(
+        f"{name} was {old.get(name)}, is {new.get(name)}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    )
 
 
 def require_same_corpus(results: Sequence[Result], corpus: dict[str, str] | None = None) -> None:

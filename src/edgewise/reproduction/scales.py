@@ -1,7 +1,7 @@
 """How large a reproduction is: corpus, model, training, what is measured. See scales/*.toml."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -21,19 +21,32 @@ class Files(Settings):
     {language} stands for en, de, …; tab-separated files have a column for each language.
     """
 
-    train: tuple[str, ...]
-    valid: tuple[str, ...]
-    test: tuple[str, ...]
+    train: tuple[str, ...] = Field(min_length=1)
+    valid: tuple[str, ...] = Field(min_length=1)
+    test: tuple[str, ...] = Field(min_length=1)
     columns: dict[str, int] = Field({}, description="Of each language.")
     remove: str = Field("", description="Taken out of each line: the mark of split words.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Files":
+        for name in (*self.train, *self.valid, *self.test):
+            try:
+                filled = name.format(language="en")
+            except (KeyError, IndexError, ValueError):
+                raise ValueError(
+                    f"{name} must have no other braces than {{language}}, for en, de, …"
+                ) from None
+            if not filled or Path(filled).is_absolute() or ".." in Path(filled).parts:
+                raise ValueError(f"{name} must be the name of a file below the folder of --data")
+        return self
 
 
 class Grammar(Settings):
     """Pairs of the built-in corpus."""
 
-    train: int
-    valid: int
-    test: int
+    train: int = Field(ge=1)
+    valid: int = Field(ge=1)
+    test: int = Field(ge=1)
 
 
 class Scale(Settings):
@@ -42,7 +55,7 @@ class Scale(Settings):
     name: str
     title: str
     differs: tuple[str, ...] = Field(description="What is not as in the paper.")
-    pairs: tuple[str, ...]
+    pairs: tuple[Annotated[str, Field(pattern=r"^\w+-\w+$")], ...] = Field(min_length=1)
     catalogue: str | None = Field(None, description="Its name for edgewise data get.")
     files: Files | None = None
     grammar: Grammar | None = None
@@ -57,7 +70,9 @@ class Scale(Settings):
     average: int = Field(ge=1, description="Checkpoints whose mean is measured; 1: the last.")
     threads: int | None = Field(None, ge=1, description="Of a cell; none: as many as there are.")
     ranks: int = Field(1, ge=1, description="Processes that train a cell together.")
-    cost: str = Field(description="What a cell takes, and where.")
+    core_minutes: float | None = Field(
+        None, description="What a cell takes of one core, about; none: it is for GPUs."
+    )
     model: ModelSettings
     training: TrainingSettings
     decoding: DecodingSettings
@@ -66,9 +81,17 @@ class Scale(Settings):
     def _consistent(self) -> "Scale":
         if (self.files is None) == (self.grammar is None):
             raise ValueError("files or grammar must be given, one of them")
+        if (self.training.threads, self.training.seed) != (None, TrainingSettings().seed):
+            raise ValueError("threads is a setting of the scale itself, and --seeds gives seeds")
         if self.held_out and (self.max_source_words is None or not self.buckets):
             raise ValueError("held_out needs max_source_words and buckets")
         return self
+
+    def preparation(self) -> dict[str, Any]:
+        """All that the text to train and to measure on depends on, but for the files."""
+        names = {"vocab_size", "max_source_words", "buckets", "held_out", "grammar"}
+        split = None if self.files is None else self.files.remove
+        return self.model_dump(mode="json", include=names) | {"remove": split}
 
 
 def scale_names() -> list[str]:
@@ -84,6 +107,8 @@ def read_scale(name: str) -> Scale:
         path = Path(name)
         if not path.is_file():
             raise SettingError(f"there is no file {path} (--scale takes a name, or a TOML file)")
+        if path.stem in scale_names():
+            raise SettingError(f"{path} has the name of a scale that is there: give it another")
         try:
             return Scale(**{"name": path.stem, **_merged(path)})
         except ValidationError as error:
@@ -100,7 +125,8 @@ def _merged(path: Path) -> dict[str, Any]:
     if base is None:
         return content
     if base not in scale_names():
-        raise SettingError(f"{path}: there is no scale {base}{nearest(base, scale_names())}")
+        near = nearest(str(base), scale_names())
+        raise SettingError(f"{path}: there is no scale {base}{near}")
     below = _merged(FOLDER / f"{base}.toml")
     for key, value in content.items():
         merges = isinstance(value, dict) and isinstance(below.get(key), dict) and key != "files"

@@ -79,11 +79,11 @@ def measure_speed(
 def write_speed_report(study: Study, pair: str, speeds: Sequence[Speed]) -> None:
     """Markdown and JSON, beside the paper's figures."""
     experiment, scale, path = study.experiment, study.scale, study.report_path
-    cell = next(iter(study.by_row(pair).values()))
     figures = {row.name: row.paper.get(pair) for row in experiment.rows}
-    about = f"{hardware()}; threads: {cell.training.threads or torch.get_num_threads()}"
+    about = f"{hardware()}; threads: {torch.get_num_threads()}"
+    whose = experiment.paper[0].upper() + experiment.paper[1:]
     lines = [
-        *(f"# {experiment.title}", "", f"The {experiment.paper}: {experiment.says}", ""),
+        *(f"# {experiment.title}", "", f"{whose}: {experiment.says}", ""),
         *(f"At scale `{scale.name}`: {scale.title}, {pair}.", ""),
         "| | parameters | seconds an update | updates a second | paper | ours |",
         "|---|---|---|---|---|---|",
@@ -95,7 +95,9 @@ def write_speed_report(study: Study, pair: str, speeds: Sequence[Speed]) -> None
             f"| {speed.row} | {speed.parameters:,} | {speed.seconds:.3f} | "
             f"{speed.steps_a_second:.3f} | {'' if paper is None else f'{paper:+g} %'} | {ours} |"
         )
-    lines += ["", f"Medians of {ROUNDS} updates each, in turn on the same batches: {about}."]
+    lines += ["", f"Medians of {ROUNDS} updates each, in turn on the same batches. {about}.", ""]
+    lines += ["## What differs", "", *(f"- {each}" for each in scale.differs)]
+    lines += ["", f"`{study.command}`"]
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"hardware": about, "rows": [asdict(speed) for speed in speeds]}
     write_json(path.with_suffix(".json"), content)
