@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
@@ -15,35 +15,26 @@ from edgewise.reproduction.grid import Running, update_of
 LINE_EVERY = 30.0  # seconds, where there is no terminal
 
 
-class GridProgress:
+@contextmanager
+def grid_progress(cells: Sequence[Cell]) -> Iterator["GridProgress"]:
     """A bar for each cell that is running on a terminal; a line now and then elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    disable = sys.stderr is None or not sys.stderr.isatty()
+    with Progress(*columns, console=console, disable=disable) as bars:
+        yield GridProgress(bars, cells)
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+
+class GridProgress:
+    """Told of cells that run and that end."""
+
+    def __init__(self, bars: Progress, cells: Sequence[Cell]) -> None:
+        self._bars = bars
         self._left = {cell.name: cell.training.steps for cell in cells}
         self._begun: dict[str, int] = {}  # the update each went on from
         self._done, self._count, self._total = 0, 0, len(cells)
         self._start = time.monotonic()
         self._last_line = self._start
         self._tasks: dict[str, TaskID] = {}
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=console,
-            disable=sys.stderr is None or not sys.stderr.isatty(),
-        )
-
-    def __enter__(self) -> "GridProgress":
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bars.stop()
 
     def told(self, running: Sequence[Running]) -> None:
         """How far each is."""

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 OUT = Path("runs/reproduction")
 
-reproduce = App(
-    name="reproduce", help="The paper's tables, rerun: rows trained, measured, and reported.",
-    help_format="markdown",
-)  # fmt: skip
+reproduce = App(name="reproduce", help="Rerun the paper's tables.", help_format="markdown")
 
 
 @reproduce.command(name="list")
@@ -133,20 +130,19 @@ def run(
     dry_run
         Say what would be run, and what it would cost.
     """
+    from edgewise.cli.grid_progress import grid_progress
+    from edgewise.reproduction.cells import Changes, different
     from edgewise.reproduction.experiments import read_experiment, read_row
+    from edgewise.reproduction.grid import run_cells
+    from edgewise.reproduction.scales import read_scale
+    from edgewise.reproduction.study import Study, require_known, unfinished
+    from edgewise.reproduction.worker import order
 
     if not experiments:
         raise SettingError("which one? edgewise reproduce list names the experiments")
     for name, value in (("budget", budget), ("threads", threads), ("ranks", ranks), ("jobs", jobs)):
         if value is not None and value < 1:
             raise SettingError(f"--{name} must be 1 or more; got {value}")
-    from edgewise.cli.grid_progress import GridProgress
-    from edgewise.reproduction.cells import Changes, different
-    from edgewise.reproduction.grid import run_cells
-    from edgewise.reproduction.scales import read_scale
-    from edgewise.reproduction.study import Study, require_known, unfinished
-    from edgewise.reproduction.worker import order
-
     own = [read_row(path) for path in row or ()]
     changes = Changes(budget, threads, ranks)
     studies = []
@@ -180,7 +176,7 @@ def run(
             if cell.scale == study.scale and cell.pair in study.pairs:
                 study.write_report()
 
-    with GridProgress(waiting) as progress:
+    with grid_progress(waiting) as progress:
         run_cells(folders, at_once, out=out, ended=ended, told=progress.told)
     for study in grids:
         say(str(study.write_report()))
@@ -230,9 +226,7 @@ def _say_plan(cells: Sequence["Cell"], waiting: Sequence["Cell"], jobs: int) -> 
         updates = sum(cell.training.steps for cell in mine)
         cost = ""
         if scale.core_minutes is not None:
-            # As if all were as long as the scale's own model takes for its own updates.
-            share = updates / (len(mine) * scale.training.steps)
-            minutes = scale.core_minutes * len(mine) * share
+            minutes = scale.core_minutes * updates / scale.training.steps
             cost = f"; about {duration(60 * minutes / jobs)} on cores like those of the docs"
         say(f"{scale.name}: {len(mine)} cells, {updates:,} updates{cost}")
     for cell in waiting:
