@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OUT = Path("runs/reproduction")
 
-reproduce = App(name="reproduce", help="Rerun the paper's tables.", help_format="markdown")
+reproduce = App(name="reproduce", help_format="markdown")  # its help is that of its default
 
 
 @reproduce.command(name="list")
