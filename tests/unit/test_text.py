@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgewise.data import text
 from edgewise.data.encode import readable
-from edgewise.data.text import LONGEST_LINE, TextFile
+from edgewise.data.text import BOM, LONGEST_LINE, TextFile
 from edgewise.errors import DataError, SettingError
 
 Pack = Callable[[bytes], bytes]
@@ -20,7 +20,8 @@ ATOMS = (
     *("\u2028".encode(), "\u2029".encode(), "\x85".encode(), b"\x85", b"\xff", b"\x00"),
 )
 CONTENT = st.one_of(st.binary(max_size=40), st.lists(st.sampled_from(ATOMS)).map(b"".join)).filter(
-    lambda content: not content.startswith(b"\x1f\x8b")
+    # gzip's mark; the byte order mark, of which a test of its own tells
+    lambda content: not content.startswith((b"\x1f\x8b", BOM))
 )
 
 
@@ -80,6 +81,15 @@ def test_no_other_character_ends_a_line(tmp_path: Path, pack: Pack, character: s
     read = file(tmp_path / "a.en", pack(line + b"\nthree\n"))
     assert list(read.lines()) == [line, b"three"]
     assert read.count() == 2
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    assert list(file(tmp_path / "a", pack(BOM)).lines()) == []
+    found = list(file(tmp_path / "a", pack(BOM + b"one\n" + BOM + b"two\n")).lines())
+    assert found == [b"one", BOM + b"two"]  # elsewhere it is text
 
 
 @given(content=CONTENT, block=st.integers(1, 7))
