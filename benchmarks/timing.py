@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from edgewise.reproduction.hardware import cpu
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -83,17 +85,9 @@ def peak_in_fresh_process(arguments: list[str]) -> int:
 
 def machine(threads: int) -> dict[str, str | int]:
     """What a figure depends on besides the code."""
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
     return {
         "date": date.today().isoformat(),
-        "cpu": model,
+        "cpu": cpu(),
         "cores": os.cpu_count() or 0,
         "threads": threads,
         "capability": torch.backends.cpu.get_cpu_capability(),

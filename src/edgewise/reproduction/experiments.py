@@ -71,6 +71,11 @@ class Experiment(Settings):
                 raise ValueError(f"compare names a row that is not there: {missing.pop()}")
         return self
 
+    @property
+    def finding(self) -> str:
+        """What was found, and by whom."""
+        return f"{self.paper[0].upper()}{self.paper[1:]}: {self.says}"
+
     def rows_of(self, scale: str, pair: str) -> list[Row]:
         """Those that are measured at this scale, for this pair of languages."""
         return [

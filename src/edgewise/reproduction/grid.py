@@ -31,9 +31,6 @@ class Running:
     lock: BinaryIO  # the process holds it too: should we be killed, it is free when that ends
     log_start: int
 
-    def end(self) -> None:
-        self.lock.close()
-
 
 class FailedCellError(EdgewiseError):
     """Cells that could not be finished; `code` is what the first of them exited with."""
@@ -77,7 +74,7 @@ def run_cells(
             told(running)
             for each in [r for r in running if r.process.poll() is not None]:
                 running.remove(each)
-                each.end()
+                each.lock.close()
                 if each.process.returncode == 0:
                     ended(each.cell)
                     continue
@@ -151,7 +148,7 @@ def _stop(running: Sequence[Running]) -> None:
         except subprocess.TimeoutExpired:
             each.process.kill()
             each.process.wait()
-        each.end()
+        each.lock.close()
 
 
 def _reason(failed: Running) -> str:

@@ -11,10 +11,11 @@ def hardware() -> str:
     """The GPUs, or the CPU and its cores."""
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
-    return f"{_cpu()}, {os.cpu_count()} cores"
+    return f"{cpu()}, {os.cpu_count()} cores"
 
 
-def _cpu() -> str:
+def cpu() -> str:
+    """Its name, as the system tells it."""
     information = Path("/proc/cpuinfo")
     if information.is_file():
         for line in information.read_text().splitlines():

@@ -173,8 +173,7 @@ def _minus(one: float | None, other: float | None) -> float | None:
 def markdown(report: Report, picture: Path | None) -> str:
     """For people."""
     experiment, scale = report.experiment, report.scale
-    whose = experiment.paper[0].upper() + experiment.paper[1:]
-    lines = [f"# {experiment.title}", "", f"{whose}: {experiment.says}", ""]
+    lines = [f"# {experiment.title}", "", experiment.finding, ""]
     lines += [f"At scale `{scale.name}`: {scale.title}.", ""]
     for pair in report.pairs:
         lines += [f"## {pair.pair}", "", *_table(experiment, pair), ""]

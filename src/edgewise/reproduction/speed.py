@@ -81,9 +81,8 @@ def write_speed_report(study: Study, pair: str, speeds: Sequence[Speed]) -> None
     experiment, scale, path = study.experiment, study.scale, study.report_path
     figures = {row.name: row.paper.get(pair) for row in experiment.rows}
     about = f"{hardware()}; threads: {torch.get_num_threads()}"
-    whose = experiment.paper[0].upper() + experiment.paper[1:]
     lines = [
-        *(f"# {experiment.title}", "", f"{whose}: {experiment.says}", ""),
+        *(f"# {experiment.title}", "", experiment.finding, ""),
         *(f"At scale `{scale.name}`: {scale.title}, {pair}.", ""),
         "| | parameters | seconds an update | updates a second | paper | ours |",
         "|---|---|---|---|---|---|",
