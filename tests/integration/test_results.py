@@ -7,14 +7,23 @@ from pathlib import Path
 import pytest
 
 from edgewise.reproduction.cells import Changes
-from edgewise.reproduction.experiments import read_experiment
+from edgewise.reproduction.experiments import Experiment, read_experiment
 from edgewise.reproduction.scales import read_scale
 from edgewise.reproduction.study import Study
 
 RESULTS = Path(__file__).parents[2] / "results"
+
+
+def asked(report: Path) -> tuple[Experiment, Changes]:
+    """The experiment of a report, and what was asked for otherwise: both,budget=4500.md."""
+    name, *given = report.stem.split(",")
+    changes = (each.split("=") for each in given)
+    return read_experiment(name), Changes(**{option: int(value) for option, value in changes})
+
+
 # Not those of times, which cannot be made again.
 REPORTS = sorted(
-    path for path in RESULTS.glob("reports/*/*.md") if read_experiment(path.stem).measure == "BLEU"
+    path for path in RESULTS.glob("reports/*/*.md") if asked(path)[0].measure == "BLEU"
 )
 CELLS = sorted(RESULTS.glob("cells/**/*.json"))
 
@@ -25,9 +34,9 @@ def test_there_are_results() -> None:
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_report_is_what_its_cells_give(report: Path, tmp_path: Path) -> None:
-    experiment, scale = read_experiment(report.stem), read_scale(report.parent.name)
+    (experiment, changes), scale = asked(report), read_scale(report.parent.name)
     shutil.copytree(RESULTS / "cells", tmp_path / "cells")
-    written = Study.of(experiment, scale, Changes(), tmp_path).write_report()
+    written = Study.of(experiment, scale, changes, tmp_path).write_report()
     assert written is not None
     assert written.read_text() == report.read_text()
     for path in (report, written):
