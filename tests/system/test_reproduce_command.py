@@ -237,6 +237,8 @@ def test_a_cell_that_fails_does_not_hold_up_the_others(scale: Path, tmp_path: Pa
     assert "(finished cells are kept, and the same command goes on)" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(measured(tmp_path)) == ["cells/tiny/en-de/on_values=false,steps=60/seed1.json"]
+    (report,) = tmp_path.glob("reports/tiny/*,budget=60.md")
+    assert "- but here budget 60, as was asked for" in report.read_text()
 
 
 def test_a_damaged_result_is_told_before_any_work(scale: Path, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ class Report:
     experiment: Experiment
     scale: Scale
     command: str
+    changes: tuple[tuple[str, str], ...]  # what was asked for otherwise than the scale says
     pairs: tuple[PairReport, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -189,6 +190,7 @@ def markdown(report: Report, picture: Path | None) -> str:
         lines += [f"![{experiment.title}]({picture.name})", ""]
     lines += ["## What differs", ""]
     lines += [f"- {each}" for each in scale.differs]
+    lines += [f"- but here {name} {value}, as was asked for" for name, value in report.changes]
     lines += ["", *EXPLANATION, "", f"`{report.command}`"]
     return "\n".join(lines) + "\n"
 

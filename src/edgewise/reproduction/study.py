@@ -106,7 +106,8 @@ class Study:
         )
         if not pairs:
             return None
-        report = Report(self.experiment, self.scale, self.command, pairs)
+        changes = tuple(self.changes.given())
+        report = Report(self.experiment, self.scale, self.command, changes, pairs)
         path = self.report_path
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = _picture(report, path.with_name(f"{path.stem}.png"))
