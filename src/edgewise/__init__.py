@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgewise.attention import (
+        Additive,
+        EdgeLabels,
+        EdgeList,
+        EdgeVectors,
+        Gated,
         RelationAttention,
         RelativePositions,
         attention_parts,
@@ -13,7 +18,17 @@ if TYPE_CHECKING:
     )
 
 __version__ = version("edgewise")
-__all__ = ["RelationAttention", "RelativePositions", "attention_parts", "relation_attention"]
+__all__ = [
+    "Additive",
+    "EdgeLabels",
+    "EdgeList",
+    "EdgeVectors",
+    "Gated",
+    "RelationAttention",
+    "RelativePositions",
+    "attention_parts",
+    "relation_attention",
+]
 
 
 def __getattr__(name: str) -> object:

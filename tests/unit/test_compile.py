@@ -6,9 +6,19 @@ from typing import Any
 import pytest
 import torch
 from conftest import Inputs, assert_same
+from graph_inputs import GraphInputs
 from torch import Tensor
 
-from edgewise import RelationAttention, RelativePositions, relation_attention
+from edgewise import (
+    Additive,
+    EdgeLabels,
+    EdgeList,
+    EdgeVectors,
+    Gated,
+    RelationAttention,
+    RelativePositions,
+    relation_attention,
+)
 
 pytestmark = pytest.mark.unhooked  # a hooked function cannot be compiled
 
@@ -98,3 +108,69 @@ def test_a_compiled_layer_equals_eager(n: int) -> None:
         names = [name for name, _ in layer.named_parameters()]
         found.append({"output": output.detach(), **dict(zip(names, grads, strict=True))})
     assert_same(found[1], found[0])
+
+
+@pytest.mark.parametrize(
+    ("relations", "compatibility"),
+    [
+        ("labels of each item", "dot"),
+        ("labels of each item", "additive, a vector for each head"),
+        ("edge list", "dot"),
+        ("edge list", "gated"),
+        ("vectors", "additive"),
+        ("positions", "gated"),
+    ],
+)
+def test_graphs_stay_what_they_are(relations: str, compatibility: str) -> None:
+    inputs = GraphInputs(relations, compatibility)
+    leaves = {name: x.clone().requires_grad_() for name, x in inputs.leaves.items()}
+    given, u = inputs.relations(leaves), leaves.get("u")
+
+    def attend(leaves: dict[str, Tensor]) -> Tensor:
+        named = {n: leaves.get(n) for n in ("query", "key", "value", "key_table", "value_table")}
+        of = given
+        if relations == "vectors":
+            of = EdgeVectors(leaves["edge_key"], leaves["edge_value"])
+        chosen = Additive(leaves["u"]) if u is not None else None
+        chosen = Gated() if compatibility == "gated" else chosen
+        return relation_attention(relations=of, compatibility=chosen, **named)
+
+    output = compiled(attend)(leaves)
+    grads = torch.autograd.grad(output, list(leaves.values()), inputs.grad)
+    found = {"output": output.detach(), **dict(zip(leaves, grads, strict=True))}
+    assert_same(found, inputs.results("reference"))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("compatibility", [None, Additive])
+def test_a_layer_over_a_graph_stays_what_it_is(batch: int, compatibility: type | None) -> None:
+    torch.manual_seed(0)
+    layer = RelationAttention(12, 3, n_labels=6, compatibility=compatibility).double()
+    x = torch.randn(batch, 5, 12).double().requires_grad_()
+    edges = EdgeList(*torch.randint(5, (2, 11)), torch.randint(6, (11,)))
+    labels = EdgeLabels(torch.randint(-1, 6, (5, 5)))
+    for relations in (edges, labels):
+        found = []
+        for run in (layer, compiled(layer)):
+            output = run(x, relations=relations)
+            found.append([output, *torch.autograd.grad(output.sum(), [x, *layer.parameters()])])
+        for actual, expected in zip(*found, strict=True):
+            torch.testing.assert_close(actual, expected)
+
+
+def test_tables_may_lie_otherwise_and_inputs_be_the_same() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 5, 4).double().requires_grad_()
+    table = torch.randn(6, 3, 4).double().requires_grad_()
+    labels = EdgeLabels(torch.randint(6, (5, 5)))
+
+    def attend(x: Tensor, table: Tensor) -> Tensor:
+        of_heads = table.transpose(0, 1)
+        return relation_attention(x, x, x, labels, key_table=of_heads, value_table=of_heads)
+
+    found = []
+    for run in (attend, compiled(attend)):
+        output = run(x, table)
+        found.append([output, *torch.autograd.grad(output.sum(), [x, table])])
+    for actual, expected in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected)

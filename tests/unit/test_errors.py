@@ -71,7 +71,7 @@ REFUSED = {
     ),
     "relations of another type": (
         {"relations": 2},
-        "relations must be RelativePositions or None; got int",
+        "relations must be RelativePositions, EdgeLabels, EdgeList, EdgeVectors or None; got int",
     ),
     "offsets for another batch": (
         {"relations": RelativePositions(2, query_offset=torch.tensor([1, 2, 3]))},
@@ -184,7 +184,7 @@ def test_an_offset_that_is_no_position_is_refused(offset: Any, message: str) -> 
 
 
 def test_an_unknown_method_is_refused_with_the_names_of_all() -> None:
-    message = "method must be one of auto, reference, dense, blockwise; got 'flash'"
+    message = "method must be one of auto, reference, dense, blockwise, sparse; got 'flash'"
     with pytest.raises(ArgumentError, match=message):
         INPUTS.output("flash")
 

@@ -89,7 +89,7 @@ def projected(layer: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, Tensor
 def edges(table: Tensor | None, k: int | None, query: Tensor, key: Tensor) -> Tensor:
     """a_ij [head, n_query, n_key, d_head] by the definition."""
     relations = None if k is None else RelativePositions(k)
-    found = reference.edge_vectors(relations, table, query[None], key[None])[0]
+    found = reference.vectors_of(relations, table, "edge_key", query[None], key[None])[0]
     return found.expand(len(query), query.shape[1], key.shape[1], -1)
 
 

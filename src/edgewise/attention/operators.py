@@ -11,10 +11,10 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from edgewise.attention import blockwise, by_diagonal
+from edgewise.attention import blockwise, by_diagonal, by_label
 from edgewise.attention.window import join_table, pose
 from edgewise.errors import EdgewiseError
 
@@ -23,55 +23,76 @@ _TENSORS = (
 )
 # The compiler keeps graphs on disk by the names of operators and does not see that one changed.
 _RELEASE = re.sub(r"\W", "_", version("edgewise"))
-_N_TENSORS, _N_DIFFERENTIABLE = 6, 5
 
 
 def operator(
     name: str,
+    tensors: str,
     numbers: str,
     forward: Callable[..., tuple[Tensor, ...]],
     backward: Callable[..., tuple[Tensor, ...]],
     fake: Callable[..., tuple[Tensor, ...]],
-    n_results: int,
-    keeps_output: bool,
+    *,
+    n_differentiable: int = 5,
+    n_results: int = 1,
+    keeps_output: bool = False,
 ) -> Callable[..., Tensor]:
-    """A differentiable function of query, key, value, two tables, a mask and some numbers.
+    """A function of some tensors, the first of them differentiable, and of some numbers.
 
-    numbers: their part of the operator's schema.
+    tensors, numbers: their parts of the operator's schema.
     forward: returns n_results tensors, the output first.
     backward: takes the inputs, the gradient of the output and what forward returned, the output
-        itself only if keeps_output; it returns the gradients of the first five inputs, an empty
-        tensor for a table that is None.
+        itself only if keeps_output; it returns the gradients of the differentiable inputs, an
+        empty tensor for one that is None.
     fake: empty tensors like those of forward.
     """
-    results = ", ".join(["Tensor"] * n_results)
+    n_tensors = tensors.count(",") + 1
     first_kept = 0 if keeps_output else 1
-    saved = ", ".join(f"Tensor result_{i}" for i in range(first_kept, n_results))
-    n_none = _N_TENSORS - _N_DIFFERENTIABLE + numbers.count(",") + 1
+    saved = "".join(f", Tensor result_{i}" for i in range(first_kept, n_results))
+    n_none = n_tensors - n_differentiable + numbers.count(",") + 1
+
+    def fake_gradients(*arguments: Any) -> tuple[Tensor, ...]:
+        first, given = arguments[0], arguments[:n_differentiable]
+        return tuple(first.new_empty(0) if x is None else torch.empty_like(x) for x in given)
+
+    def laid_out(*arguments: Any) -> tuple[Tensor, ...]:
+        """The gradients as the fake ones are laid out in memory, on which the compiler relies."""
+        found, promised = backward(*arguments), fake_gradients(*arguments)
+        return tuple(
+            x if x.stride() == y.stride() else y.copy_(x)
+            for x, y in zip(found, promised, strict=True)
+        )
+
+    def declared(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
+        """A schema has no tuple of one."""
+        return function if n_results > 1 else lambda *arguments: function(*arguments)[0]
 
     forward_op = torch.library.custom_op(
         f"edgewise::{name}_{_RELEASE}",
-        forward,
+        declared(forward),
         mutates_args=(),
-        schema=f"({_TENSORS}, {numbers}) -> ({results})",
+        schema=f"({tensors}, {numbers}) -> ({', '.join(['Tensor'] * n_results)})",
     )
-    forward_op.register_fake(fake)
+    forward_op.register_fake(declared(fake))
     backward_op = torch.library.custom_op(
         f"edgewise::{name}_backward_{_RELEASE}",
-        backward,
+        laid_out,
         mutates_args=(),
-        schema=f"({_TENSORS}, {numbers}, Tensor grad, {saved}) "
-        f"-> ({', '.join(['Tensor'] * _N_DIFFERENTIABLE)})",
+        schema=f"({tensors}, {numbers}, Tensor grad{saved}) "
+        f"-> ({', '.join(['Tensor'] * n_differentiable)})",
     )
-    backward_op.register_fake(_fake_gradients)
+    backward_op.register_fake(fake_gradients)
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Tensor:
-            run = forward_op if torch.compiler.is_compiling() else forward
-            results = run(*arguments)
-            ctx.save_for_backward(*arguments[:_N_TENSORS], *results[first_kept:])
-            ctx.numbers = arguments[_N_TENSORS:]
+            if torch.compiler.is_compiling():
+                results = forward_op(*arguments)
+                results = results if n_results > 1 else (results,)
+            else:
+                results = forward(*arguments)
+            ctx.save_for_backward(*arguments[:n_tensors], *results[first_kept:])
+            ctx.numbers = arguments[n_tensors:]
             output: Tensor = results[0]
             return output
 
@@ -85,24 +106,28 @@ def operator(
                     "create_graph=True needs method='reference'"
                 )
             saved = ctx.saved_tensors  # once: checkpointing allows no more
-            inputs, kept = saved[:_N_TENSORS], saved[_N_TENSORS:]
+            inputs, kept = saved[:n_tensors], saved[n_tensors:]
             run = backward_op if compiling else backward
             grads = run(*inputs, *ctx.numbers, grad, *kept)
             given = (
                 None if x is None else of_x
-                for x, of_x in zip(inputs[:_N_DIFFERENTIABLE], grads, strict=True)
+                for x, of_x in zip(inputs[:n_differentiable], grads, strict=True)
             )
             return *given, *[None] * n_none
 
-    apply: Callable[..., Tensor] = Differentiable.apply
+    differentiable: Callable[..., Tensor] = Differentiable.apply
+
+    def apply(*arguments: Any) -> Tensor:
+        if torch.compiler.is_compiling():
+            # The compiler refuses a tensor that is given twice, as in attention(x, x, x).
+            seen: list[Any] = []
+            for x in arguments:
+                again = isinstance(x, Tensor) and any(x is other for other in seen)
+                seen.append(x.view_as(x) if again else x)
+            arguments = tuple(seen)
+        return differentiable(*arguments)
+
     return apply
-
-
-def _fake_gradients(
-    query: Tensor, key: Tensor, value: Tensor, *arguments: Any
-) -> tuple[Tensor, ...]:
-    tables = (query.new_empty(0) if x is None else torch.empty_like(x) for x in arguments[:2])
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), *tables
 
 
 def _blockwise_forward(*inputs: Any) -> tuple[Tensor, ...]:
@@ -133,6 +158,7 @@ def _blockwise_backward(*arguments: Any) -> tuple[Tensor, ...]:
 
 _blockwise = operator(
     "blockwise",
+    _TENSORS,
     "int max_distance, int offset, bool causal, float scale",
     _blockwise_forward,
     _blockwise_backward,
@@ -143,12 +169,22 @@ _blockwise = operator(
 
 _by_diagonal = operator(
     "by_diagonal",
+    _TENSORS,
     "int max_distance, bool causal, float scale, bool dead",
     by_diagonal.forward,
     by_diagonal.backward,
     by_diagonal.fake,
     n_results=5,
-    keeps_output=False,
+)
+
+_by_label = operator(
+    "by_label",
+    f"{_TENSORS}, Tensor labels",
+    "bool unlabelled, float scale",
+    by_label.forward,
+    by_label.backward,
+    by_label.fake,
+    n_results=3,
 )
 
 
@@ -205,3 +241,27 @@ def diagonal_attention(
         *(allowed, max_distance, causal, scale, dead),
     ).to(query.dtype)
     return output.transpose(0, 1) if per_head else output
+
+
+def label_attention(
+    query: Float[Tensor, "batch head n_query d_head"],
+    key: Float[Tensor, "batch head n_key d_head"],
+    value: Float[Tensor, "batch head n_key d_head"],
+    key_table: Float[Tensor, "*head n_label d_head"] | None,
+    value_table: Float[Tensor, "*head n_label d_head"] | None,
+    allowed: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
+    labels: Int64[Tensor, "*batch n_query n_key"],
+    unlabelled: bool,
+    scale: float,
+) -> Float[Tensor, "batch head n_query d_head"]:
+    """Equations 3 and 5 for a label of every edge, some -1 if `unlabelled`.
+
+    `allowed` includes causality.
+    """
+    work = torch.promote_types(query.dtype, torch.float32)
+    output = _by_label(
+        *(x.to(work) for x in (query, key, value)),
+        *(None if x is None else x.to(work) for x in (key_table, value_table)),
+        *(allowed, labels, unlabelled, scale),
+    )
+    return output.to(query.dtype)
