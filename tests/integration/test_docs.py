@@ -51,6 +51,15 @@ def test_the_walk_from_text_to_translation_works(tmp_path: Path) -> None:
     assert list((tmp_path / "pictures").glob("*.png"))
 
 
+def test_the_example_of_graphs_runs() -> None:
+    command = [sys.executable, str(ROOT / "examples/graphs.py")]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    figures = re.findall(r"(?:the same to|largest difference) (\S+)", result.stdout)
+    assert len(figures) == 3
+    assert all(float(figure) < 1e-6 for figure in figures)
+
+
 def test_the_example_runs_and_draws(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples/attention.py"), "--out", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

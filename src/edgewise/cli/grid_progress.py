@@ -36,7 +36,7 @@ class GridProgress:
         self._last_line = self._start
         self._tasks: dict[str, TaskID] = {}
 
-    def told(self, running: Sequence[Running]) -> None:
+    def told(self, running: Sequence[Running[Cell]]) -> None:
         """How far each is."""
         now = {each.cell.name: update_of(each.folder) for each in running}
         for name, update in now.items():

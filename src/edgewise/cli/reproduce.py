@@ -12,6 +12,7 @@ from edgewise.errors import SettingError
 
 if TYPE_CHECKING:
     from edgewise.reproduction.cells import Cell
+    from edgewise.reproduction.clutrr.cells import GraphCell
     from edgewise.reproduction.corpora import Texts
     from edgewise.reproduction.study import Study
 
@@ -28,6 +29,7 @@ def list_experiments() -> None:
     edgewise reproduce list
     ```
     """
+    from edgewise.reproduction.clutrr.settings import read_graph_experiment
     from edgewise.reproduction.experiments import experiment_names, read_experiment
     from edgewise.reproduction.scales import read_scale, scale_names
 
@@ -40,11 +42,144 @@ def list_experiments() -> None:
             figures = "  ".join(f"{pair} {value:g}" for pair, value in row.paper.items())
             print(f"  {row.name:<16} {row.heading:<26} {figures}".rstrip())
         print()
+    beyond = read_graph_experiment()
+    print(f"{'clutrr':<12} {beyond.title}")
+    print(f"{'':<12} {beyond.asks}")
+    print(f"{'':<12} sets: {', '.join(each.name for each in beyond.sets)}")
+    for graph_row in beyond.rows:
+        print(f"  {graph_row.name:<16} {graph_row.title}")
+    print()
     for name in scale_names():
         scale = read_scale(name)
         print(f"{name:<16} {scale.title} ({', '.join(scale.pairs)})")
         if scale.core_minutes is not None:
             print(f"{'':<16} about {scale.core_minutes:g} minutes of one core a cell")
+
+
+@reproduce.command
+def clutrr(
+    *,
+    data: Path | None = None,
+    sets: Annotated[list[str], Parameter(consume_multiple=True, negative=())] | None = None,
+    rows: Annotated[list[str], Parameter(consume_multiple=True, negative=())] | None = None,
+    seeds: Annotated[list[int], Parameter(consume_multiple=True, negative=())] | None = None,
+    jobs: int | None = None,
+    out: Path = OUT,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Beyond the paper: train on kinship graphs, test on longer chains of relatives.
+
+    Each cell (a row, a set of questions, a seed) is run in its own process and stored as it ends;
+    the same command again runs what is missing. The report is written as Markdown, JSON and PNG.
+
+    ```sh
+    edgewise reproduce clutrr --data clutrr
+    edgewise reproduce clutrr --data clutrr --sets 2-4 --rows both neither --seeds 1
+    ```
+
+    Parameters
+    ----------
+    data
+        Folder with data_db9b8f04 and data_089907f8. Not needed where all cells are there.
+    sets
+        By the hops to train on: 2-4, 2-3. [default: both]
+    rows
+        Only these of the rows that `edgewise reproduce list` names. [default: all]
+    seeds
+        One cell each. [default: 1 2 3]
+    jobs
+        Cells side by side, a core each. [default: as many as there are cores]
+    out
+        Folder of cells and reports.
+    dry_run
+        Say what would be run, and what it would cost.
+    """
+    from edgewise.reproduction.clutrr.cells import GraphCell, GraphResult, finished
+    from edgewise.reproduction.clutrr.questions import read_set
+    from edgewise.reproduction.clutrr.settings import read_graph_experiment
+    from edgewise.reproduction.clutrr.study import results_of, write_report
+    from edgewise.reproduction.clutrr.worker import order
+    from edgewise.reproduction.grid import run_cells
+    from edgewise.reproduction.results import require_same_corpus
+
+    if jobs is not None and jobs < 1:
+        raise SettingError(f"--jobs must be 1 or more; got {jobs}")
+    for seed in seeds or ():
+        if not 0 <= seed < 2**63:
+            raise SettingError(f"--seeds must be 0 or more, and below 2^63; got {seed}")
+    experiment = read_graph_experiment()
+    of_sets = [experiment.set(name) for name in dict.fromkeys(sets or experiment.set_names)]
+    of_rows = [experiment.row(name) for name in dict.fromkeys(rows or experiment.row_names)]
+    wanted = [
+        GraphCell.of(experiment, each, row, seed)
+        for seed in dict.fromkeys(seeds or (1, 2, 3))
+        for each in of_sets
+        for row in of_rows
+    ]
+    before = results_of(experiment, out)  # what is damaged is told before the work
+    waiting = [cell for cell in wanted if finished(cell, out) is None]
+    at_once = min(jobs or cores(), max(1, len(waiting)))
+    _say_graph_plan(wanted, waiting, at_once, experiment.core_minutes)
+    if dry_run:
+        return
+    folders = {}
+    if waiting or data is not None:
+        if data is None:
+            needed = ", ".join(each.folder for each in of_sets)
+            raise SettingError(f"give --data, the folder with the questions ({needed})")
+        for each in of_sets:
+            files = read_set(data / each.folder).files
+            known: list[GraphResult] = [r for row in before[each.name].values() for r in row]
+            require_same_corpus(known, files)
+            for cell in waiting:
+                if cell.set_name == each.name:
+                    folders[order(cell, data / each.folder, out)] = cell
+    done = 0
+
+    def ended(cell: GraphCell) -> None:
+        nonlocal done
+        done += 1
+        result = finished(cell, out)
+        assert result is not None
+        accuracy = ", ".join(f"{h} hops {t.accuracy:.3f}" for h, t in result.tests.items())
+        say(f"{cell.name}, {done} of {len(waiting)}: {accuracy}")
+        write_report(experiment, out)
+
+    run_cells(folders, at_once, out=out, ended=ended, told=lambda running: None)
+    if path := write_report(experiment, out):
+        say(str(path))
+
+
+def _say_graph_plan(
+    cells: Sequence["GraphCell"], waiting: Sequence["GraphCell"], jobs: int, minutes: float
+) -> None:
+    from edgewise.cli.training_progress import duration
+
+    rounds = -(-len(waiting) // jobs)
+    say(
+        f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished; {jobs} side by side; "
+        f"about {duration(60 * minutes * rounds)} on cores like those of the docs"
+    )
+    for cell in waiting:
+        say(f"  {cell.name}")
+
+
+@reproduce.command(show=False)
+def graph_cell(folder: Path, /, *, parent: int | None = None) -> None:
+    """Run one cell of clutrr, in the folder that has its cell.json.
+
+    Parameters
+    ----------
+    folder
+        Of the cell.
+    parent
+        Process to end with.
+    """
+    from edgewise.reproduction.clutrr.worker import run_folder
+
+    if not (folder / "cell.json").is_file():
+        raise SettingError(f"{folder} is not the folder of a cell: it has no cell.json")
+    run_folder(folder, parent)
 
 
 @reproduce.command(show=False)

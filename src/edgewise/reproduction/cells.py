@@ -1,5 +1,6 @@
 """A cell: one model of a table, trained with one seed. Rows of several tables may be one cell."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,18 @@ class Cell:
     def work(self, out: Path) -> Path:
         """Where it is trained."""
         return out / "work" / self.name
+
+    @property
+    def threads(self) -> int | None:
+        return self.training.threads
+
+    def command(self, folder: Path) -> list[str]:
+        """What runs it, after the name of Python: under torchrun what several ranks train."""
+        command = ["-m", "edgewise", "reproduce", "cell", str(folder)]
+        if self.ranks > 1 and not (folder / "model").is_dir():
+            launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            return [*launch, str(self.ranks), *command]
+        return [*command, "--parent", str(os.getpid())]
 
     def run(self, out: Path, corpus: Path) -> RunSettings:
         """Its training."""

@@ -102,8 +102,12 @@ def experiment_names() -> list[str]:
 def read_experiment(name: str) -> Experiment:
     """One of those that come with edgewise."""
     known = experiment_names()
+    if name == "clutrr":
+        raise SettingError(
+            "clutrr is an experiment of its own kind: edgewise reproduce clutrr --data DIR"
+        )
     if name not in known:
-        raise SettingError(f"there is no experiment {name}{nearest(name, known)}")
+        raise SettingError(f"there is no experiment {name}{nearest(name, [*known, 'clutrr'])}")
     return Experiment(**{"name": name, **read_toml(FOLDER / f"{name}.toml")})
 
 

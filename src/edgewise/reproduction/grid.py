@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
 from edgewise.errors import EdgewiseError
-from edgewise.reproduction.cells import Cell
 
 TICK = 0.5  # seconds
 # Training ends after its update and saves; torchrun kills after half a minute.
@@ -21,11 +20,32 @@ LOG = "log.txt"
 INPUT_OUTPUT = 74  # what a process exits with that could not read or write, as on a full disk
 
 
+@runtime_checkable
+class Job(Protocol):
+    """What is needed of a cell to run it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def threads(self) -> int | None:
+        """Of its process; None: as many as it likes."""
+
+    def result(self, out: Path) -> Path:
+        """Where it stores what it measured, at its end."""
+
+    def command(self, folder: Path) -> list[str]:
+        """What runs it, after the name of Python."""
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
 @dataclass(frozen=True)
-class Running:
+class Running(Generic[AnyJob]):
     """A cell that is being worked on."""
 
-    cell: Cell
+    cell: AnyJob
     folder: Path
     process: subprocess.Popen[bytes]
     lock: BinaryIO  # the process holds it too: should we be killed, it is free when that ends
@@ -43,19 +63,19 @@ class FailedCellError(EdgewiseError):
 
 
 def run_cells(
-    cells: Mapping[Path, Cell],
+    cells: Mapping[Path, AnyJob],
     jobs: int,
     *,
     out: Path,
-    ended: Callable[[Cell], None],
-    told: Callable[[Sequence[Running]], None],
+    ended: Callable[[AnyJob], None],
+    told: Callable[[Sequence[Running[AnyJob]]], None],
 ) -> None:
     """Run the cells of these folders, `jobs` at a time. One that fails does not hold up others.
 
     ended: called with each cell when its result is stored. told: now and then, what is running.
     A cell that another command is at work on is waited for.
     """
-    waiting, running = dict(cells), list[Running]()
+    waiting, running = dict(cells), list[Running[AnyJob]]()
     failures, code = list[str](), 0
     try:
         while waiting or running:
@@ -111,17 +131,12 @@ def _locked(folder: Path) -> BinaryIO | None:
     return lock
 
 
-def _start(folder: Path, cell: Cell, lock: BinaryIO) -> Running:
-    command = [sys.executable, "-m", "edgewise", "reproduce", "cell", str(folder)]
-    if cell.ranks > 1 and not (folder / "model").is_dir():
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-        command[1:2] = [*launch, str(cell.ranks), "-m"]
-    else:
-        command += ["--parent", str(os.getpid())]
+def _start(folder: Path, cell: AnyJob, lock: BinaryIO) -> Running[AnyJob]:
+    command = [sys.executable, *cell.command(folder)]
     # Settings of a cell come from its file alone.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EDGEWISE_")}
-    if cell.training.threads is not None:
-        environment["OMP_NUM_THREADS"] = str(cell.training.threads)
+    if cell.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(cell.threads)
     with (folder / LOG).open("ab") as log:
         # In a session of its own: Ctrl-C comes to us, and from us to it, once.
         process = subprocess.Popen(
@@ -136,7 +151,7 @@ def _start(folder: Path, cell: Cell, lock: BinaryIO) -> Running:
         return Running(cell, folder, process, lock, log.tell())
 
 
-def _stop(running: Sequence[Running]) -> None:
+def _stop(running: Sequence[Running[AnyJob]]) -> None:
     """Let all save what they have."""
     for each in running:
         if each.process.poll() is None:
@@ -151,7 +166,7 @@ def _stop(running: Sequence[Running]) -> None:
         each.lock.close()
 
 
-def _reason(failed: Running) -> str:
+def _reason(failed: Running[AnyJob]) -> str:
     """What the process said last."""
     log = failed.folder / LOG
     said = log.read_bytes()[failed.log_start :].decode(errors="replace").splitlines()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,12 @@ class Result:
     hardware: str
     about: dict[str, Any]
 
+    @property
+    def of(self) -> str:
+        """Which cell it is of, for a message."""
+        asked = self.asked
+        return f"seed {asked['training']['seed']} at scale {asked['scale']}, {asked['pair']},"
+
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
@@ -127,19 +133,38 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> str:
     )
 
 
-def require_same_corpus(results: Sequence[Result], corpus: dict[str, str] | None = None) -> None:
+@runtime_checkable
+class Measurement(Protocol):
+    """What is needed of a result to tell whether it is of the same corpus."""
+
+    @property
+    def corpus(self) -> dict[str, str]:
+        """sha256 of each file."""
+
+    @property
+    def of(self) -> str:
+        """Which cell it is of, for a message."""
+
+
+def require_same_corpus(
+    results: Sequence[Measurement], corpus: dict[str, str] | None = None
+) -> None:
     """Raise DataError if some cells saw another corpus than others, or than the one given."""
     for result in results:
         corpus = corpus or result.corpus
         if result.corpus != corpus:
             names = sorted(result.corpus.keys() | corpus.keys())
             name = next(n for n in names if result.corpus.get(n) != corpus.get(n))
-            asked = result.asked
             raise DataError(
-                f"the corpus changed between cells: {name} is not the file that seed "
-                f"{asked['training']['seed']} at scale {asked['scale']}, {asked['pair']}, was "
+                f"the corpus changed between cells: {name} is not the file that {result.of} was "
                 "trained and measured with (restore it, or give another --out)"
             )
+
+
+def seeds_found(folder: Path) -> list[int]:
+    """Those whose results are in a folder."""
+    names = (path.stem.removeprefix("seed") for path in folder.glob("seed*.json"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

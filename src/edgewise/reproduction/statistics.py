@@ -36,6 +36,13 @@ class Difference:
     p_value: float
     one_seed: bool
 
+    @classmethod
+    def of(cls, value: float, drawn: Float[np.ndarray, "resample"], one_seed: bool) -> "Difference":
+        """With the interval and the p-value of resamples."""
+        below, above = int(np.sum(drawn <= 0)), int(np.sum(drawn >= 0))
+        p_value = min(1.0, 2 * (min(below, above) + 1) / (RESAMPLES + 1))
+        return cls(value, interval(drawn), p_value, one_seed)
+
 
 def difference(
     row: Sequence[SentenceStatistics], against: Sequence[SentenceStatistics]
@@ -48,20 +55,26 @@ def difference(
     """
     means = [float(np.mean([each.bleu().value for each in side])) for side in (row, against)]
     drawn = resampled(row, stream=1) - resampled(against, stream=2)
-    below, above = int(np.sum(drawn <= 0)), int(np.sum(drawn >= 0))
-    p_value = min(1.0, 2 * (min(below, above) + 1) / (RESAMPLES + 1))
-    one_seed = min(len(row), len(against)) == 1
-    return Difference(means[0] - means[1], interval(drawn), p_value, one_seed)
+    return Difference.of(means[0] - means[1], drawn, min(len(row), len(against)) == 1)
 
 
 def resampled(seeds: Sequence[SentenceStatistics], stream: int) -> Float[np.ndarray, "resample"]:
     """The mean BLEU of seeds drawn with replacement, on sentences drawn with replacement.
 
-    Which sentences depends on their number alone, which seeds on the stream. Means of n seeds that
-    are drawn from n seeds vary less than those of n new ones, by (n - 1) / n: that is made good.
+    Which sentences depends on their number alone, which seeds on the stream.
     """
-    of_seeds = np.stack([each.resampled() for each in seeds])
-    count, mean = len(seeds), of_seeds.mean(axis=0)
+    return of_drawn_seeds(np.stack([each.resampled() for each in seeds]), stream)
+
+
+def of_drawn_seeds(
+    of_seeds: Float[np.ndarray, "seed resample"], stream: int
+) -> Float[np.ndarray, "resample"]:
+    """The mean over seeds that are drawn with replacement, anew for each resample.
+
+    Means of n seeds that are drawn from n seeds vary less than those of n new ones, by (n - 1) / n:
+    that is made good.
+    """
+    count, mean = len(of_seeds), of_seeds.mean(axis=0)
     if count == 1:
         return np.asarray(mean)
     generator = np.random.default_rng((SEED, stream))

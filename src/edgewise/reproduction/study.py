@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from edgewise.errors import SettingError
 from edgewise.reproduction.cells import Cell, Changes, cell_of
 from edgewise.reproduction.experiments import Experiment, Row, nearest
 from edgewise.reproduction.report import Report, markdown, report_pair
-from edgewise.reproduction.results import Result, finished, require_same_corpus
+from edgewise.reproduction.results import Result, finished, require_same_corpus, seeds_found
 from edgewise.reproduction.scales import Scale, scale_names
 from edgewise.storage import write_json, write_text
 
@@ -110,23 +110,26 @@ class Study:
         report = Report(self.experiment, self.scale, self.command, changes, pairs)
         path = self.report_path
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture = _picture(report, path.with_name(f"{path.stem}.png"))
+
+        def draw(to: Path) -> None:
+            from edgewise.reproduction.plot import plot
+
+            plot(report, to)
+
+        picture = write_picture(draw, path.with_name(f"{path.stem}.png"))
         write_json(path.with_name(f"{path.stem}.json"), report.as_dict())
         write_text(path, markdown(report, picture))
         return path
 
     def _seeds_found(self, row: Row, pair: str) -> list[int]:
-        folder = self.cell(row, pair, 1).result(self.out).parent
-        names = (path.stem.removeprefix("seed") for path in folder.glob("seed*.json"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return seeds_found(self.cell(row, pair, 1).result(self.out).parent)
 
 
-def _picture(report: Report, path: Path) -> Path | None:
+def write_picture(draw: Callable[[Path], None], path: Path) -> Path | None:
+    """What is drawn, whole or not at all; None where matplotlib is not installed."""
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
-        from edgewise.reproduction.plot import plot
-
-        plot(report, temporary)
+        draw(temporary)
         temporary.replace(path)
     except ModuleNotFoundError:  # the plots extra
         return None

@@ -82,7 +82,7 @@ def run_cell(folder: Path, reporter: Reporter | None = None, parent: int | None 
     parent: the process that this one is to end with, after saving.
     """
     if parent is not None:
-        _end_with(parent)
+        end_with(parent)
     content = read_json(folder / "cell.json")
     try:
         cell = Cell(
@@ -157,7 +157,7 @@ def _about(records: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """When the process that started this one is killed, save and end too (Linux)."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

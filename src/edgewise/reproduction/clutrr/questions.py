@@ -1,0 +1,194 @@
+"""Questions of CLUTRR: a graph of relatives, and how two of them are related.
+
+A set is a folder with one file to train on, such as 1.2,1.3,1.4_train.jsonl.gz, and a test for
+each number of hops, such as 1.5_test.jsonl.gz: gzip, a question a line.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from edgewise.attention import EdgeList
+from edgewise.errors import DataError
+from edgewise.storage import sha256
+
+TEST = re.compile(r"1\.(\d+)_test\.jsonl\.gz")
+MOST_NODES = 64
+
+
+class Question(NamedTuple):
+    """Edges (i, j, relation): j is the relation of i. Asked is what `to` is of `of`."""
+
+    edges: tuple[tuple[int, int, str], ...]
+    of: int
+    to: int
+    answer: str
+
+    @property
+    def n_nodes(self) -> int:
+        return 1 + max(self.of, self.to, *(max(i, j) for i, j, _ in self.edges))
+
+    @property
+    def graph(self) -> tuple[object, ...]:
+        """All that can be known of it: questions with the same graph should get one answer."""
+        return self.edges, self.of, self.to
+
+    @property
+    def distance(self) -> int:
+        """Edges of the shortest path between the two, in whatever direction; 0: there is none."""
+        reached, distance = {self.of}, 0
+        while self.to not in reached:
+            further = {j for i, j, _ in self.edges if i in reached}
+            further |= {i for i, j, _ in self.edges if j in reached}
+            if further <= reached:
+                return 0
+            reached, distance = reached | further, distance + 1
+        return distance
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """What is trained on, and the tests by number of hops."""
+
+    train: list[Question]
+    tests: dict[int, list[Question]]
+    files: dict[str, str]  # sha256 of each
+
+    @property
+    def trained_hops(self) -> list[int]:
+        return sorted({len(question.edges) for question in self.train})
+
+    @property
+    def relations(self) -> list[str]:
+        """Those of edges, in alphabetical order."""
+        return sorted({relation for q in self.train for _, _, relation in q.edges})
+
+    @property
+    def answers(self) -> list[str]:
+        """Those of questions to train on."""
+        return sorted({question.answer for question in self.train})
+
+
+def read_set(folder: Path) -> QuestionSet:
+    """DataError if there is none, or if a test has a relation that the training has not."""
+    trains = sorted(folder.glob("*_train.jsonl.gz"))
+    tests = {int(m[1]): p for p in folder.glob("*.gz") if (m := TEST.fullmatch(p.name))}
+    if len(trains) != 1 or not tests:
+        raise DataError(
+            f"{folder} has {len(trains)} files *_train.jsonl.gz and {len(tests)} files "
+            "1.HOPS_test.jsonl.gz; expected one and one or more (--data is the folder that has "
+            "data_db9b8f04 and data_089907f8)"
+        )
+    paths = [trains[0], *(tests[hops] for hops in sorted(tests))]
+    found = QuestionSet(
+        read_questions(trains[0]),
+        {hops: read_questions(tests[hops]) for hops in sorted(tests)},
+        {path.name: sha256(path) for path in paths},
+    )
+    relations = set(found.relations)
+    for hops, questions in found.tests.items():
+        for question in questions:
+            if unknown := {relation for *_, relation in question.edges} - relations:
+                raise DataError(
+                    f"{tests[hops]}: no edge of the training is of relation {sorted(unknown)[0]}"
+                )
+    return found
+
+
+def read_questions(path: Path) -> list[Question]:
+    """DataError names the line that is no question."""
+    try:
+        with gzip.open(path, "rb") as file:
+            lines = file.read().removesuffix(b"\n").split(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if lines == [b""]:
+        raise DataError(f"{path} has no questions")
+    questions = []
+    for number, line in enumerate(lines, 1):
+        try:
+            questions.append(_question(json.loads(line)))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise DataError(
+                f"{path}, line {number}: no question (edges between two people, types, query and "
+                f"target, with up to {MOST_NODES} people)"
+            ) from None
+    return questions
+
+
+def _question(content: Any) -> Question:
+    ends, types, (of, to) = content["edges"], content["types"], content["query"]
+    edges = tuple((i, j, relation) for (i, j), relation in zip(ends, types, strict=True))
+    question = Question(edges, of, to, content["target"])
+    nodes = [of, to, *(node for i, j, _ in edges for node in (i, j))]
+    texts = [question.answer, *(relation for *_, relation in edges)]
+    if not edges or of == to or any(i == j for i, j, _ in edges):
+        raise ValueError
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError
+    if not all(type(node) is int and 0 <= node < MOST_NODES for node in nodes):
+        raise ValueError
+    return question
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Questions as one graph of many parts.
+
+    An edge from i to j with relation r lets j look at i by label r, and i at j by label
+    r + n_relations; a node looks at itself by the last label, 2 n_relations.
+    """
+
+    graph: EdgeList
+    of: Int64[Tensor, " question"]
+    to: Int64[Tensor, " question"]
+    answers: Int64[Tensor, " question"]  # -1: one that is not in the training
+
+
+class Encoder:
+    """Relations and answers by number, as in the training."""
+
+    def __init__(self, questions: QuestionSet) -> None:
+        self._relations = {name: i for i, name in enumerate(questions.relations)}
+        self._answers = {name: i for i, name in enumerate(questions.answers)}
+
+    @property
+    def n_labels(self) -> int:
+        return 2 * len(self._relations) + 1
+
+    @property
+    def n_answers(self) -> int:
+        return len(self._answers)
+
+    def graph(self, question: Question) -> EdgeList:
+        """Of one question; two edges between the same people are two edges."""
+        count, edges = len(self._relations), []
+        for i, j, relation in question.edges:
+            label = self._relations[relation]
+            edges += [(j, i, label), (i, j, label + count)]
+        edges += [(i, i, 2 * count) for i in range(question.n_nodes)]
+        queries, keys, labels = torch.tensor(edges).unbind(1)
+        return EdgeList(queries, keys, labels, n_nodes=question.n_nodes)
+
+    def encode(
+        self, questions: Sequence[Question], graphs: Sequence[EdgeList] | None = None
+    ) -> Encoded:
+        """Several questions; their graphs may be given, where they were made before."""
+        graphs = [self.graph(question) for question in questions] if graphs is None else graphs
+        sizes = torch.tensor([question.n_nodes for question in questions])
+        starts = sizes.cumsum(0) - sizes
+        return Encoded(
+            EdgeList.union(graphs),
+            starts + torch.tensor([question.of for question in questions]),
+            starts + torch.tensor([question.to for question in questions]),
+            torch.tensor([self._answers.get(question.answer, -1) for question in questions]),
+        )
