@@ -19,13 +19,16 @@ demo: $(READY)
 # Shapes in signatures are checked by an import hook, except where it would hide what is tested.
 HOOK := --jaxtyping-packages=edgewise,beartype.beartype
 
+# Two files of tests at a time, each with one thread unless it says otherwise.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
 test: $(READY) lint
-	$(BIN)/python -m pytest -q $(HOOK) -m 'not unhooked and not long'
-	$(BIN)/python -m pytest -q -m 'unhooked and not long'
+	$(PYTEST) $(HOOK) -m 'not unhooked and not long'
+	$(PYTEST) -m 'unhooked and not long'
 
 test-all: $(READY) lint
-	$(BIN)/python -m pytest -q $(HOOK) -m 'not unhooked'
-	$(BIN)/python -m pytest -q -m unhooked
+	$(PYTEST) $(HOOK) -m 'not unhooked'
+	$(PYTEST) -m unhooked
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -79,13 +79,13 @@ def cells(out: Path) -> dict[str, dict[str, Any]]:
 def test_cells_are_run_stored_and_reported_and_come_out_the_same_again(
     data: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    some = ("--data", str(data), "--rows", "both", "neither", "--seeds", "1", "2")
+    some = ("--data", str(data), "--rows", "both", "neither", "--seeds", "2")
     assert reproduce(*some, "--out", "one") == 0
     said = capfd.readouterr().err
-    assert "8 cells, 0 of them finished" in said
+    assert "4 cells, 0 of them finished" in said
     assert "clutrr/2-3/neither/seed2" in said
     out = Path("one")
-    assert len(cells(out)) == 8
+    assert len(cells(out)) == 4
     report = (out / "reports/clutrr/clutrr.md").read_text()
     assert "| accuracy | 2 hops | 3 hops | 4 hops | 5 hops, not trained |" in report
     assert "| accuracy | 2 hops | 3 hops | 4 hops, not trained |" in report
@@ -104,9 +104,9 @@ def test_cells_are_run_stored_and_reported_and_come_out_the_same_again(
     capfd.readouterr()
     (out / "cells/clutrr/2-4/both/seed2.json").unlink()
     assert reproduce(*some, "--out", "one") == 0
-    assert "8 cells, 7 of them finished" in capfd.readouterr().err
+    assert "4 cells, 3 of them finished" in capfd.readouterr().err
     shutil.rmtree(out / "reports")
-    assert reproduce("--rows", "both", "neither", "--seeds", "1", "2", "--out", "one") == 0
+    assert reproduce("--rows", "both", "neither", "--seeds", "2", "--out", "one") == 0
     assert cells(Path("two")) == cells(out)
     assert (out / "reports/clutrr/clutrr.md").read_text() == report
 
