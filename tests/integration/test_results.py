@@ -77,6 +77,6 @@ def test_a_cell_of_graphs_has_figures_and_no_text(cell: Path) -> None:
     content = json.loads(cell.read_text())
     assert cell.stat().st_size < 20_000
     for test in content["tests"].values():
-        assert set(test) == {"accuracy", "best_possible", "graph", "correct"}
+        assert set(test) == {"accuracy", "best_possible", "graph", "distance", "correct"}
         assert set(test["correct"].split()) <= {"0", "1"}
-        assert test["graph"].replace(" ", "").isdecimal()
+        assert all(test[name].replace(" ", "").isdecimal() for name in ("graph", "distance"))

@@ -172,7 +172,7 @@ def test_a_damaged_question_is_named_by_its_line(
     with gzip.open(path, "at") as file:
         file.write(line + "\n")
     assert reproduce(*SOME, "--data", str(data)) == 65
-    assert "1.5_test.jsonl.gz, line 13: no question" in capfd.readouterr().err
+    assert "1.5_test.jsonl.gz, line 41: no question" in capfd.readouterr().err
 
 
 def test_files_that_are_no_gzip_or_have_another_relation_are_refused(
