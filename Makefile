@@ -36,12 +36,11 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The figures of benchmarks/results, anew: about fifty minutes on two cores.
+# The figures of benchmarks/results, anew: about an hour on two cores.
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_attention.py
 	$(BIN)/python benchmarks/bench_training.py
 	$(BIN)/python benchmarks/bench_prepare.py
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/bench_graph.py
 
 clean:

@@ -123,7 +123,7 @@ def dense(contestant: str, batch: int = 16, nodes: int = 200) -> Pass:
         rat = RatSqlAttention()
         return forward_and_backward(rat, x, lambda: rat(x, labels))
     if contestant == "no relations":
-        plain = RelationAttention(D_MODEL, HEADS, max_distance=None)
+        plain = RelationAttention(D_MODEL, HEADS)
         return forward_and_backward(plain, x, lambda: plain(x))
     relations = EdgeLabels(labels)
     layer = RelationAttention(D_MODEL, HEADS, n_labels=LABELS)

@@ -51,6 +51,12 @@ MADE = {
         lambda: EdgeLabels.over(2, ints([0, -1])),
         "positions must be RelativePositions; got int",
     ),
+    "a graph over other positions": (
+        lambda: EdgeLabels.over(
+            RelativePositions(1, query_offset=torch.tensor([0, 2])), torch.full((3, 2, 2), -1)
+        ),
+        "query_offset must be one for each of the 3 items of labels; got 2",
+    ),
     "indices on two devices": (
         lambda: EdgeList(ints(0), ints(0).to("meta"), ints(0)),
         "key_index must be on the device of query_index, cpu; got meta",
@@ -312,6 +318,12 @@ LAYERS = {
     "a compatibility that is no class": (
         lambda: RelationAttention(12, 3, n_labels=2, compatibility=Gated()),
         "compatibility must be Additive, Gated or None; got Gated",
+    ),
+    "a label that a layer does not know": (
+        lambda: RelationAttention(12, 3, n_labels=2, on_keys=False, on_values=False)(
+            torch.ones(2, 2, 12), relations=EdgeLabels(torch.tensor([[0, 1], [2, 0]]))
+        ),
+        "labels must be below n_labels of the layer, 2; got 2",
     ),
     "a graph that is missing": (
         lambda: RelationAttention(12, 3, n_labels=2)(torch.ones(2, 5, 12)),

@@ -35,6 +35,7 @@ def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """All at once, or so little at a time that there are several parts of every kind."""
     if request.param == "in parts":
         monkeypatch.setattr(by_label, "CHUNK", 45)
+        monkeypatch.setattr(by_label, "LEAST_ROWS", 2)
         monkeypatch.setattr(edge_operators, "CHUNK", 40)
         monkeypatch.setattr(nonlinear, "BLOCK", 350)
 
@@ -422,6 +423,18 @@ def test_several_items_in_several_parts_equal_the_definition(
                     relations, compatibility, "padding", batch=batch, per_head=per_head
                 )
                 assert_same(inputs.results("auto"), inputs.results("reference"))
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("compatibility", COMPATIBILITIES)
+@pytest.mark.parametrize("relations", ["labels", "labels of each item", "edge list"])
+def test_tables_may_differ_in_rows_and_in_heads(relations: str, compatibility: str) -> None:
+    for key_table, value_table in (((6, 4), (3, 8, 4)), ((3, 9, 4), (7, 4)), ((7, 4), (6, 4))):
+        inputs = GraphInputs(relations, compatibility)
+        inputs.leaves["key_table"], inputs.leaves["value_table"] = (
+            torch.randn(shape, dtype=torch.float64) for shape in (key_table, value_table)
+        )
+        assert_same(inputs.results("auto"), inputs.results("reference"))
 
 
 def test_without_kernels_for_sparse_matrices_lists_equal_the_definition(

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from edgewise.attention.reference import with_zeros
 
-# Logits that are computed at a time, and queries at least: for each part of a long sequence's
-# queries the gradients of all keys are added up.
+# About so many logits at a time, but at least these queries of an item: each part of the queries
+# adds to the gradients of all keys.
 CHUNK = 2**19
 LEAST_ROWS = 64
 
@@ -42,8 +42,8 @@ def forward(
     query: Float[Tensor, "batch head n_query d_head"],
     key: Float[Tensor, "batch head n_key d_head"],
     value: Float[Tensor, "batch head n_key d_head"],
-    key_table: Float[Tensor, "*head n_label d_head"] | None,
-    value_table: Float[Tensor, "*head n_label d_head"] | None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None,
+    value_table: Float[Tensor, "*value_head n_value_label d_head"] | None,
     allowed: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
     labels: Int64[Tensor, "*batch n_query n_key"],
     unlabelled: bool,
@@ -55,7 +55,8 @@ def forward(
     )
     keys, values = _with_last(key_table, value_table, unlabelled)
     hidden = None if allowed is None else (~allowed).expand(weights.shape)
-    for items, rows, columns in _parts(weights, labels, keys, values, unlabelled):
+    last = _last_column(keys, values) if unlabelled else None
+    for items, rows, columns in _parts(weights, labels, last):
         w = weights[items, :, rows]
         _products(query[items, :, rows], key[items], keys, columns, scale, out=w)
         if hidden is not None:
@@ -76,8 +77,8 @@ def backward(
     query: Float[Tensor, "batch head n_query d_head"],
     key: Float[Tensor, "batch head n_key d_head"],
     value: Float[Tensor, "batch head n_key d_head"],
-    key_table: Float[Tensor, "*head n_label d_head"] | None,
-    value_table: Float[Tensor, "*head n_label d_head"] | None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None,
+    value_table: Float[Tensor, "*value_head n_value_label d_head"] | None,
     allowed: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
     labels: Int64[Tensor, "*batch n_query n_key"],
     unlabelled: bool,
@@ -93,7 +94,8 @@ def backward(
         query.new_empty(0) if x is None else torch.zeros_like(x) for x in (keys, values)
     )
     of_w = query.new_empty(0)
-    for items, rows, columns in _parts(weights, labels, keys, values, unlabelled):
+    last = _last_column(keys, values) if unlabelled else None
+    for items, rows, columns in _parts(weights, labels, last):
         q, g, w = (x[items, :, rows] for x in (query, grad, weights))
         of_w = of_w if of_w.shape == w.shape else query.new_empty(w.shape)
         _products(g, value[items], values, columns, 1.0, out=of_w)
@@ -129,21 +131,28 @@ def _with_last(
     return keys, values
 
 
+def _last_column(keys: Tensor | None, values: Tensor | None) -> int:
+    table = keys if keys is not None else values
+    assert table is not None
+    return table.shape[-2] - 1
+
+
 def _parts(
-    weights: Tensor, labels: Tensor, keys: Tensor | None, values: Tensor | None, unlabelled: bool
+    weights: Tensor, labels: Tensor, last: int | None
 ) -> Iterator[tuple[slice, slice, Int64[Tensor, "items head rows n_key"]]]:
-    """Items and queries to compute at a time, and the column of each of their edges."""
+    """Items and queries to compute at a time, and the column of each of their edges.
+
+    last: the column of edges without a label; None: there are none.
+    """
     batch, heads, n_query, n_key = weights.shape
     n_items = min(batch, max(1, CHUNK // (heads * n_query * n_key)))
     n_rows = max(LEAST_ROWS, CHUNK // (heads * n_key)) if n_items == 1 else n_query
-    table = keys if keys is not None else values
-    assert table is not None
     for item in range(0, batch, n_items):
         for row in range(0, n_query, n_rows):
             items, rows = slice(item, min(batch, item + n_items)), slice(row, row + n_rows)
             columns = labels[items, rows] if labels.dim() == 3 else labels[None, rows]
-            if unlabelled:
-                columns = columns.masked_fill(columns < 0, table.shape[-2] - 1)
+            if last is not None:
+                columns = columns.masked_fill(columns < 0, last)
             yield items, rows, columns[:, None].expand(items.stop - item, heads, -1, -1)
 
 

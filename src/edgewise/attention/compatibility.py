@@ -90,8 +90,7 @@ def edge_gradients(
         of_total = total.square_().neg_().add_(1).mul_(grad[..., None]).mul_(u)
         return of_total, of_total, of_total, of_u
     grad = (scale * grad)[..., None]
-    if edge_key is None:
-        return grad * key, grad * query, empty, empty
+    assert edge_key is not None  # without, it is the dot product
     half = edge_key.sigmoid()
     of_key = grad * query
     of_edge = of_key * key * (2 * half * (1 - half))

@@ -202,6 +202,15 @@ class RelationAttention(nn.Module):
             )
         if self.n_labels is None and isinstance(relations, EdgeLabels):
             raise ArgumentError("relations=EdgeLabels needs a layer with n_labels")
+        if (
+            self.n_labels is not None
+            and isinstance(relations, EdgeLabels | EdgeList)
+            and relations.n_labels > self.n_labels
+        ):
+            raise ArgumentError(
+                f"labels must be below n_labels of the layer, {self.n_labels}; "
+                f"got {relations.n_labels - 1}"
+            )
         if self.max_distance is not None and relations is not None:
             raise ArgumentError(
                 f"relations={got} is for a layer without max_distance; this one has "

@@ -34,7 +34,7 @@ def dense_logits(
     query: Float[Tensor, "batch head n_query d_head"],
     key: Float[Tensor, "batch head n_key d_head"],
     relations: Relations | None,
-    key_table: Float[Tensor, "*head n_label d_head"] | None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None,
     scale: float,
 ) -> Float[Tensor, "batch head n_query n_key"]:
     """Of every query and key."""
@@ -55,7 +55,7 @@ def edge_list_logits(
     query: Float[Tensor, "batch head n_query d_head"],
     key: Float[Tensor, "batch head n_key d_head"],
     graph: EdgeList,
-    key_table: Float[Tensor, "*head n_label d_head"] | None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None,
     scale: float,
 ) -> Float[Tensor, "batch head edge"]:
     """Of every edge of a list, in the order of its queries."""

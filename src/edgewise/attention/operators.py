@@ -57,9 +57,11 @@ def operator(
 
     def laid_out(*arguments: Any) -> tuple[Tensor, ...]:
         """The gradients as the fake ones are laid out in memory, on which the compiler relies."""
-        found, promised = backward(*arguments), fake_gradients(*arguments)
+        found = backward(*arguments)
+        inputs = (x if x is None else x.to("meta") for x in arguments[:n_differentiable])
+        promised = fake_gradients(*inputs)
         return tuple(
-            x if x.stride() == y.stride() else y.copy_(x)
+            x if x.stride() == y.stride() else torch.empty_like(y, device=x.device).copy_(x)
             for x, y in zip(found, promised, strict=True)
         )
 
@@ -192,8 +194,8 @@ def blockwise_attention(
     query: Float[Tensor, "batch head n_query d_head"],
     key: Float[Tensor, "batch head n_key d_head"],
     value: Float[Tensor, "batch head n_key d_head"],
-    key_table: Float[Tensor, "*head n_label d_head"] | None,
-    value_table: Float[Tensor, "*head n_label d_head"] | None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None,
+    value_table: Float[Tensor, "*value_head n_value_label d_head"] | None,
     mask: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
     max_distance: int,
     offset: int,
@@ -216,8 +218,8 @@ def diagonal_attention(
     query: Float[Tensor, "batch head n d_head"],
     key: Float[Tensor, "batch head n d_head"],
     value: Float[Tensor, "batch head n d_head"],
-    key_table: Float[Tensor, "*head n_label d_head"] | None,
-    value_table: Float[Tensor, "*head n_label d_head"] | None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None,
+    value_table: Float[Tensor, "*value_head n_value_label d_head"] | None,
     allowed: Bool[Tensor, "#batch #head #n #n"] | None,
     max_distance: int,
     causal: bool,
@@ -247,8 +249,8 @@ def label_attention(
     query: Float[Tensor, "batch head n_query d_head"],
     key: Float[Tensor, "batch head n_key d_head"],
     value: Float[Tensor, "batch head n_key d_head"],
-    key_table: Float[Tensor, "*head n_label d_head"] | None,
-    value_table: Float[Tensor, "*head n_label d_head"] | None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None,
+    value_table: Float[Tensor, "*value_head n_value_label d_head"] | None,
     allowed: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
     labels: Int64[Tensor, "*batch n_query n_key"],
     unlabelled: bool,

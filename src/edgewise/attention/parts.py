@@ -34,7 +34,7 @@ def attention_parts(
     key: Float[Tensor, "batch head n_key d_head"],
     relations: Relations | None,
     *,
-    key_table: Float[Tensor, "*head n_label d_head"] | None = None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     causal: bool = False,
     scale: float | None = None,

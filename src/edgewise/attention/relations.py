@@ -122,6 +122,11 @@ class EdgeLabels:
             )
         graph = cls(labels).labels
         distances = positions.labels(graph.shape[-2], graph.shape[-1], graph.device)
+        if graph.dim() == distances.dim() == 3 and len(graph) != len(distances):
+            raise ArgumentError(
+                f"query_offset must be one for each of the {len(graph)} items of labels; "
+                f"got {len(distances)}"
+            )
         return cls(torch.where(graph < 0, distances, graph + positions.n_labels))
 
 

@@ -179,7 +179,7 @@ def _parts(
     query: Float[Tensor, "1 head n_query d_head"],
     key: Float[Tensor, "1 head n_key d_head"],
     relations: RelativePositions | None,
-    key_table: Float[Tensor, "*head n_label d_head"] | None,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None,
     causal: bool,
 ) -> Attention:
     table = None if key_table is None else key_table.to(query.dtype)
