@@ -125,6 +125,15 @@ def dense(contestant: str, batch: int = 16, nodes: int = 200) -> Pass:
     if contestant == "no relations":
         plain = RelationAttention(D_MODEL, HEADS)
         return forward_and_backward(plain, x, lambda: plain(x))
+    if contestant == "projections":
+        four = nn.ModuleList(nn.Linear(D_MODEL, D_MODEL, bias=False) for _ in range(4))
+
+        def project() -> Tensor:
+            query, key, value = (layer(x) for layer in four[:3])
+            output: Tensor = four[3](query + key + value)
+            return output
+
+        return forward_and_backward(four, x, project)
     relations = EdgeLabels(labels)
     layer = RelationAttention(D_MODEL, HEADS, n_labels=LABELS)
     return forward_and_backward(layer, x, lambda: layer(x, relations=relations))
