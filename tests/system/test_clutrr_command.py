@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_model import PROGRAM
 
 from edgewise.cli.main import run
 from edgewise.reproduction.clutrr import settings
@@ -114,7 +115,7 @@ def test_cells_are_run_stored_and_reported_and_come_out_the_same_again(
 def test_a_dry_run_says_what_it_would_cost(capfd: pytest.CaptureFixture[str]) -> None:
     assert reproduce("--rows", "keys", "--dry-run", "--jobs", "4") == 0
     said = capfd.readouterr().err
-    assert "6 cells, 0 of them finished; 4 side by side; about 0:04:00" in said
+    assert "6 cells, 0 of them finished; 4 side by side; about 0:02:00" in said
     assert said.count("/keys/seed") == 6
     assert not Path("runs").exists()
 
@@ -252,7 +253,7 @@ def test_whatever_ends_the_command_no_process_is_left(number: signal.Signals, da
     with gzip.open(path, "wt") as file:
         file.write(many)
     arguments = ["reproduce", "clutrr", *SOME, "--data", str(data)]
-    process = subprocess.Popen([sys.executable, "-m", "edgewise", *arguments])
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
     folder = Path("runs/reproduction/work/clutrr/2-4/both/seed1")
     try:
         assert soon(lambda: bool(workers(folder)))
