@@ -1,6 +1,6 @@
 """Labelled graphs: edgewise against layers that others have. Time and memory, one table.
 
-    python benchmarks/bench_graph.py            # about five minutes on two cores
+    python benchmarks/bench_graph.py            # about six minutes on two cores
 
 Two threads, float32, forward and backward, contestants in turns in one process, medians. Each peak
 of memory is of a fresh process that gives freed memory back at once. Layers are 512 wide, with 8

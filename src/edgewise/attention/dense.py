@@ -52,7 +52,8 @@ def attention(
         vectors = (relations.edge_key, relations.edge_value)
         relations = EdgeVectors(*(None if x is None else x.to(work) for x in vectors))
     labels = None
-    if isinstance(relations, RelativePositions | EdgeLabels) and (keys, values) != (None, None):
+    has_tables = keys is not None or values is not None
+    if has_tables and isinstance(relations, RelativePositions | EdgeLabels):
         labels = labels_of(relations, q.shape[2], k.shape[2], q.device)
     if compatibility is not None:
         logits = nonlinear.dense_logits(
@@ -145,7 +146,6 @@ def _shared(vectors: Tensor) -> tuple[Tensor, str]:
         return vectors, ""
     if vectors.dim() == 4:
         return vectors, "b"
-    own = [letter for letter, size in zip("bh", vectors.shape, strict=False) if size > 1]
-    return vectors.reshape(*(s for s in vectors.shape[:2] if s > 1), *vectors.shape[2:]), "".join(
-        own
-    )
+    own = [(letter, size) for letter, size in zip("bh", vectors.shape[:2], strict=True) if size > 1]
+    sizes = [size for _, size in own]
+    return vectors.reshape(*sizes, *vectors.shape[2:]), "".join(letter for letter, _ in own)
