@@ -53,9 +53,15 @@ class Saved:
 class Checkpoints:
     """Saves, finds and removes the checkpoints of one run, which nobody else writes meanwhile."""
 
-    def __init__(self, run: Path, settings: ModelSettings, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        run: Path,
+        settings: ModelSettings,
+        vocabulary: Vocabulary,
+        languages: tuple[str, str] | None = None,
+    ) -> None:
         self.run, self.folder = run, run / "checkpoints"
-        self.settings, self.vocabulary = settings, vocabulary
+        self.settings, self.vocabulary, self.languages = settings, vocabulary, languages
         for left in (self.folder, *self.folder.glob("*")):
             sweep(left)
         self._remove_passed()  # had the process been killed just before
@@ -76,7 +82,7 @@ class Checkpoints:
         """
         path = self.folder / f"step-{step:08d}"
         with new_folder(path) as new:
-            write_model(new / "model", weights, self.settings, self.vocabulary, {"updates": step})
+            self._write(new / "model", weights, {"updates": step})
             (new / "state").mkdir()
             save_tensors(optimizer, new / "state" / "optimizer.safetensors")
             mark = {IN_BETWEEN: True} if in_between else {}
@@ -100,11 +106,16 @@ class Checkpoints:
         path = self.folder / f"best-{step:08d}"
         about = {"updates": step, "validation loss per token": f"{loss:.4f}"}
         with new_folder(path) as new:
-            write_model(new, weights, self.settings, self.vocabulary, about)
+            self._write(new, weights, about)
         _link(self.run / "best", path)
         for old in self.folder.glob("best-*"):
             if old != path:
                 remove(old)
+
+    def _write(
+        self, folder: Path, weights: Mapping[str, Tensor], about: Mapping[str, object]
+    ) -> None:
+        write_model(folder, weights, self.settings, self.vocabulary, about, self.languages)
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, ascending."""

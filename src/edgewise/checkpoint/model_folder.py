@@ -54,17 +54,24 @@ def write_model(
     settings: ModelSettings,
     vocabulary: Vocabulary,
     about: Mapping[str, object],
+    languages: tuple[str, str] | None = None,
 ) -> None:
-    """Fill a new, empty folder and seal it. `about` is for the card's reader."""
+    """Fill a new, empty folder and seal it. `about` is for the card's reader.
+
+    languages: codes of source and target, if they are known.
+    """
     (folder / "tokenizer").mkdir(parents=True)
     (folder / "tokenizer" / "vocabulary.model").write_bytes(vocabulary.model)
     save_tensors(tensors, folder / "model.safetensors")
     config = {
         "architecture": settings.model_dump(),
         "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest},
+        "languages": languages,
     }
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", GENERATION)
+    if languages is not None:
+        about = {"languages": " to ".join(languages), **about}
     card = _CARD.format(
         positions=_positions(settings),
         parameters=sum(tensor.numel() for tensor in tensors.values()),
@@ -97,6 +104,18 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Vocabula
     if digest != vocabulary.digest:
         raise DataError(f"the vocabulary in {folder} is not the one the model was trained with")
     return tensors, settings, vocabulary
+
+
+def model_languages(folder: Path) -> tuple[str, str] | None:
+    """The codes of the source's and the target's language; None if the folder does not say."""
+    config = read_json(folder / "config.json")
+    found = config.get("languages") if isinstance(config, dict) else None
+    if found is None:
+        return None
+    if not isinstance(found, list) or list(map(type, found)) != [str, str]:
+        raise DataError(f"{folder / 'config.json'} must name two languages; got {found!r}")
+    source, target = found
+    return source, target
 
 
 def load_model(folder: Path) -> tuple[Transformer, Vocabulary]:

@@ -23,6 +23,7 @@ from edgewise.cli.names import explain_settings
 from edgewise.cli.prepare import prepare
 from edgewise.cli.reproduce import reproduce
 from edgewise.cli.score import score
+from edgewise.cli.serve import serve
 from edgewise.cli.train import settings_sources, train
 from edgewise.cli.translate import translate
 from edgewise.errors import DataError, EdgewiseError, SettingError
@@ -45,6 +46,7 @@ app.command(translate)
 app.command(score)
 app.command(explain)
 app.command(evaluate)
+app.command(serve)
 app.command(export)
 app.command(reproduce)
 app.command(data)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgewise.data.languages import language_of
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError
 from edgewise.storage import MANIFEST, check, read_json
@@ -74,6 +75,13 @@ class Corpus:
         }
         self.train: Split = splits["train"]
         self.valid: Split | None = splits.get("valid")
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """Of source and target, if the names of all files to train on tell the same."""
+        pairs = {(language_of(part.source), language_of(part.target)) for part in self.train.parts}
+        source, target = pairs.pop() if len(pairs) == 1 else (None, None)
+        return None if source is None or target is None else (source, target)
 
     @property
     def digest(self) -> str:

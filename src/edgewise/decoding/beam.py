@@ -39,7 +39,8 @@ def beam_search(
     Of all continuations of the kept hypotheses the best `beam` that go on are kept. Those with the
     end among the best `beam` of all are finished. A sentence is done when nothing that goes on
     could overtake its `n_best` finished ones: a log-probability only falls, and the penalty of the
-    greatest length favours it most. At its limit a hypothesis must end.
+    greatest length favours it most. At its limit a hypothesis must end. A sentence that is no
+    longer wanted is given up, with whatever it has.
     """
     sentences = [_Sentence(limit) for limit in bounds.limits]
     living = list(range(len(sentences)))  # which sentence each row of the batch is
@@ -83,6 +84,7 @@ def beam_search(
         done = np.array(
             [
                 sentences[i].is_done(float(scores[row, 0]), n_best, length_penalty)
+                or not bounds.wanted(i)
                 for row, i in enumerate(living)
             ]
         )

@@ -1,4 +1,6 @@
-"""What translations must begin with, how long they may be, and what they never have."""
+"""What translations must begin with, how long they may be, what they never have, and whether they
+are still wanted.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.decoding.candidates import Predictions
-from edgewise.decoding.engine import Tokens
+from edgewise.decoding.engine import Tokens, Wanted
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Bounds:
     begin: int
     end: int
     excluded: Sequence[int]
+    wanted: Wanted = lambda sentence: True
 
     @property
     def steps(self) -> range:

@@ -1,6 +1,6 @@
 """What the commands need of an engine that runs a model: ours, or another's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -11,6 +11,8 @@ from edgewise.data.vocabulary import Vocabulary
 from edgewise.decoding.settings import DecodingSettings
 
 Tokens = Sequence[int]
+# Asked again and again during a search whether a sentence, by its number, is still wanted.
+Wanted = Callable[[int], bool]
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,12 @@ class Engine(Protocol):
         sources: Sequence[Tokens],
         prefixes: Sequence[Tokens],
         settings: DecodingSettings,
+        wanted: Wanted | None = None,
     ) -> list[list[Hypothesis]]:
-        """The best translations of each source that begin with its prefix, best first."""
+        """The best translations of each source that begin with its prefix, best first.
+
+        A sentence that is no longer wanted may be given up: it comes back without translations.
+        """
 
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         """The log-probability of each target, its end included."""

@@ -19,7 +19,7 @@ from edgewise.decoding.beam import beam_search
 from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Distribution, Logits
 from edgewise.decoding.device import device_named, within_memory
-from edgewise.decoding.engine import Hypothesis, Tokens
+from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
 from edgewise.decoding.fused import FusedDecoder
 from edgewise.decoding.sampling import sample
 from edgewise.decoding.scoring import token_log_probabilities
@@ -77,29 +77,37 @@ class NativeEngine:
         sources: Sequence[Tokens],
         prefixes: Sequence[Tokens],
         settings: DecodingSettings,
+        wanted: Wanted | None = None,
     ) -> list[list[Hypothesis]]:
+        wanted = wanted or (lambda sentence: True)
         if settings.alternatives:
-            return self._alternatives(sources, prefixes, settings)
+            return self._alternatives(sources, prefixes, settings, wanted)
         results: list[list[Hypothesis]] = [[] for _ in sources]
         lengths = [up(len(source) + 1, WIDTH) for source in sources]
         rows = max(1, ROWS // settings.slots)
         for chosen in by_length(lengths, self.batch_tokens // settings.slots, rows):
             some = [sources[i] for i in chosen], [prefixes[i] for i in chosen]
             with self._memory():
-                found = self._search(*some, settings)
+                found = self._search(*some, settings, _renumbered(wanted, chosen))
             for i, hypotheses in zip(chosen, found, strict=True):
                 results[i] = hypotheses
         return results
 
     def _search(
-        self, sources: list[Tokens], prefixes: list[Tokens], settings: DecodingSettings
+        self,
+        sources: list[Tokens],
+        prefixes: list[Tokens],
+        settings: DecodingSettings,
+        wanted: Wanted,
     ) -> list[list[Hypothesis]]:
+        if not any(map(wanted, range(len(sources)))):
+            return [[] for _ in sources]
         step = _Together(self._decoders, sources, settings.slots)
         limits = [
             settings.limit(len(source), len(prefix))
             for source, prefix in zip(sources, prefixes, strict=True)
         ]
-        bounds = Bounds(prefixes, limits, settings.min_length, BEGIN, END, self._excluded)
+        bounds = Bounds(prefixes, limits, settings.min_length, BEGIN, END, self._excluded, wanted)
         if settings.sample:
             return sample(step, bounds, settings, sources)
         return beam_search(
@@ -110,20 +118,29 @@ class NativeEngine:
         )
 
     def _alternatives(
-        self, sources: Sequence[Tokens], prefixes: Sequence[Tokens], settings: DecodingSettings
+        self,
+        sources: Sequence[Tokens],
+        prefixes: Sequence[Tokens],
+        settings: DecodingSettings,
+        wanted: Wanted,
     ) -> list[list[Hypothesis]]:
         """The likeliest tokens after each prefix, each with its best continuation."""
         single = settings.model_copy(update={"alternatives": False, "n_best": 1})
         excluded = torch.tensor([*self._excluded, END])
-        results = []
-        for source, prefix in zip(sources, prefixes, strict=True):
+        results: list[list[Hypothesis]] = []
+        for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+            if not wanted(i):
+                results.append([])
+                continue
             step = _Together(self._decoders, [source], 1)
             for token in (BEGIN, *prefix):
                 predictions = step(torch.tensor([[token]]), None)
             tokens = predictions.best(settings.n_best, excluded).token[0].tolist()
             begun = [[*prefix, token] for token in tokens]
-            found = self.search([source] * len(begun), begun, single)
-            results.append(sorted((each for (each,) in found), key=lambda each: -each.score))
+            same = _renumbered(wanted, [i] * len(begun))
+            found = self.search([source] * len(begun), begun, single, same)
+            every = (each for continued in found for each in continued)
+            results.append(sorted(every, key=lambda each: -each.score))
         return results
 
     @torch.inference_mode()
@@ -181,6 +198,11 @@ class NativeEngine:
                     )
                 )
         return batches
+
+
+def _renumbered(wanted: Wanted, numbers: Sequence[int]) -> Wanted:
+    """The same of a batch, whose sentences have these numbers."""
+    return lambda row: wanted(numbers[row])
 
 
 class _Together:

@@ -48,7 +48,7 @@ def sample(
                     going[i, slot] = False
                 else:
                     results[i][slot].append(token)
-        kept = [row for row, i in enumerate(living) if going[i].any()]
+        kept = [row for row, i in enumerate(living) if going[i].any() and bounds.wanted(i)]
         if not kept:
             break
         if len(living) - len(kept) >= LEAVING * len(living):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.decoding.alignment import word_links
-from edgewise.decoding.engine import Engine, Hypothesis, Tokens
+from edgewise.decoding.engine import Engine, Hypothesis, Tokens, Wanted
 from edgewise.decoding.native import NativeEngine
 from edgewise.decoding.settings import (
     BATCH_TOKENS,
@@ -92,6 +92,7 @@ class Translator:
         *,
         prefixes: Sequence[str] | None = None,
         alignments: bool = False,
+        wanted: Wanted | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
         """The `n_best` translations of each text, best first; one empty one of an empty text.
@@ -99,6 +100,8 @@ class Translator:
         With `alternatives` they differ in the first token after the prefix; none ends there.
         prefixes: what each translation begins with.
         alignments: say which words belong together.
+        wanted: asked again and again whether a text, by its number, is still wanted; one that is
+        not may be given up, and has no translations then.
         """
         texts = _strings("texts", texts)
         starts = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
@@ -115,7 +118,8 @@ class Translator:
                     raise ArgumentError(f"{name}[{i}] {refusal}")
         full = [i for i, text in enumerate(texts) if text.strip()]
         sources = [tokens[i] for i in full]
-        hypotheses = self.engine.search(sources, [beginnings[i] for i in full], chosen)
+        still = None if wanted is None else (lambda i: wanted(full[i]))
+        hypotheses = self.engine.search(sources, [beginnings[i] for i in full], chosen, still)
         results = [[EMPTY] for _ in texts]
         for i, found in zip(full, self._texts(sources, hypotheses, alignments), strict=True):
             results[i] = found

@@ -93,7 +93,9 @@ def train(
                 folder = stack.enter_context(run_folder(settings, corpus, overwrite=overwrite))
                 if launch is not None:
                     launch.set(BEGUN, "")
-                checkpoints = Checkpoints(folder, settings.model, corpus.vocabulary)
+                checkpoints = Checkpoints(
+                    folder, settings.model, corpus.vocabulary, corpus.languages
+                )
                 saved = checkpoints.load_last(reporter.warned)
                 if saved is None:  # also of a run that was stopped before its first checkpoint
                     set_first_weights(model, settings, corpus)

@@ -1,0 +1,101 @@
+"""edgewise serve."""
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from edgewise.cli.console import say
+from edgewise.cli.model_options import Run, load_translator
+from edgewise.errors import EdgewiseError, SettingError
+
+DEMO = Path("runs/demo/model")
+
+
+@dataclass(frozen=True)
+class Limited:
+    """What strangers may ask for."""
+
+    max_characters: Annotated[int, Parameter(help="Of all texts of a request.")] = 20_000
+    max_waiting: Annotated[int, Parameter(help="Requests at a time; more are refused.")] = 256
+    timeout: Annotated[float, Parameter(help="Seconds that an answer may take.")] = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_characters", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise SettingError(
+                    f"--{name.replace('_', '-')} must be 1 or more; got {getattr(self, name)}"
+                )
+        if not 0 < self.timeout <= 3600:
+            raise SettingError(f"--timeout must be above 0 and at most 3600; got {self.timeout:g}")
+
+
+def serve(
+    *,
+    model: Annotated[list[str] | None, Parameter(negative=())] = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    limits: Annotated[Limited | None, Parameter(name="*")] = None,
+    run: Run = None,
+) -> None:
+    """Serve models by HTTP: an API that clients of LibreTranslate know, and a page to see them at
+    work.
+
+    A model's languages are those of its name, if that is like en-de, else those that its folder
+    names. SIGTERM ends the server when it has answered what was asked before.
+
+    ```sh
+    edgewise serve                                                # what `edgewise demo` trained
+    edgewise serve --model models/en-de --model fr=models/en-fr --port 8080
+    curl localhost:8000/translate -d q="The dog sleeps." -d source=en -d target=de
+    ```
+
+    Parameters
+    ----------
+    model
+        Model folder, or NAME=FOLDER; may be given several times. [default: runs/demo/model]
+    host
+        Address to listen at; 0.0.0.0 is all of this machine's.
+    port
+        Port to listen at; 0 takes one that is free.
+    """
+    try:
+        from edgewise.server.limits import Limits
+        from edgewise.server.models import Models, Served, languages, named
+        from edgewise.server.run import bound
+        from edgewise.server.run import serve as run_server
+    except ModuleNotFoundError as error:
+        raise EdgewiseError(
+            f"the server needs {error.name}: pip install 'edgewise[server]'"
+        ) from None
+    limits = limits or Limited()
+    if model is None and not DEMO.is_dir():
+        raise SettingError(
+            f"there is no model at {DEMO} yet: `make demo` or `edgewise demo` trains one in about "
+            "five minutes; or give a model folder with --model"
+        )
+    folders = [named(value) for value in model or [str(DEMO)]]
+    listener = bound(host, port)
+    served = []
+    for name, folder in folders:
+        translator = load_translator([folder], run)
+        source, target = languages(name, folder)
+        translator.translate(["."])  # the first time takes longer: not when somebody waits
+        served.append(Served(name, source, target, translator))
+        say(f"{name}: {source} to {target}, {folder}")
+    models = Models(served)
+    address, found = listener.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    say(f"http://{shown}:{found} has the page, /docs the API; Ctrl-C ends")
+    number = run_server(
+        models,
+        Limits(
+            characters=limits.max_characters, waiting=limits.max_waiting, seconds=limits.timeout
+        ),
+        listener,
+    )
+    say("all that was asked is answered")
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt

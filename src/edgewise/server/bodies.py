@@ -1,0 +1,82 @@
+"""Bodies as messages: JSON, or a form as LibreTranslate's older clients send it."""
+
+import json
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from edgewise.errors import ArgumentError, EdgewiseError
+from edgewise.server.messages import Asked
+
+Message = TypeVar("Message", bound=Asked)
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+
+
+class MediaTypeError(EdgewiseError):
+    """A body of a kind that is not read."""
+
+
+async def read(request: Request, kind: type[Message]) -> Message:
+    """The message in a body; ArgumentError says what is wrong with it."""
+    media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    body = await request.body()
+    if media == FORM:
+        values: Any = _form(body)
+    elif media == JSON:
+        values = _json(body)
+    else:
+        raise MediaTypeError(f"a body must be {JSON} or {FORM}; got {media}")
+    if not isinstance(values, dict):
+        raise ArgumentError(f"the body must be an object; got {type(values).__name__}")
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ArgumentError(_explained(error)) from None
+
+
+def described(kind: type[Message]) -> dict[str, Any]:
+    """The body for OpenAPI."""
+    schema = {"schema": kind.model_json_schema(ref_template="#/components/schemas/{model}")}
+    return {"requestBody": {"required": True, "content": {JSON: schema, FORM: schema}}}
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except UnicodeDecodeError:
+        raise ArgumentError("the body must be UTF-8; it is not") from None
+    except RecursionError:
+        raise ArgumentError("the body must be JSON; it is nested too deeply") from None
+    except ValueError as error:
+        raise ArgumentError(f"the body must be JSON; it is not: {error}") from None
+
+
+def _form(body: bytes) -> dict[str, Any]:
+    """Fields by name; q may be there several times."""
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise ArgumentError("the body must be a form in UTF-8; it is not") from None
+    values: dict[str, Any] = dict(pairs)
+    texts = [value for name, value in pairs if name == "q"]
+    if len(texts) > 1:
+        values["q"] = texts
+    return values
+
+
+def _explained(error: ValidationError) -> str:
+    """The first mistake: the field, what was expected, what came."""
+    mistake = error.errors(include_url=False)[0]
+    # Which of several types a field may have is no part of its name.
+    names = [str(part) for part in mistake["loc"] if not _is_type(part)]
+    name = ".".join(names) or "the body"
+    if mistake["type"] == "missing":
+        return f"{name} must be given"
+    message = mistake["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{name} {message[:1].lower()}{message[1:]}"
+
+
+def _is_type(part: int | str) -> bool:
+    return isinstance(part, str) and (part == "str" or part.startswith(("list[", "constrained")))

@@ -1,0 +1,118 @@
+"""What every request passes first: its body must be small and soon there, its answer gets safe
+headers and is counted.
+
+Plain ASGI. What the application receives after the body is then the client's going away.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgewise.server.limits import Limits
+from edgewise.server.metrics import Metrics
+
+# Scripts, styles and pictures of our own only; nothing inline, nothing framed.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class BodyError(Exception):
+    """A body that is not taken."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Guard:
+    """Around the application."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
+        self.app, self.limits, self.metrics = app, limits, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 499  # the client was gone before an answer
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            await self._answered(scope, receive, counted)
+        finally:
+            path = getattr(scope.get("route"), "path", "other")
+            self.metrics.requests.labels(path, status).inc()
+            self.metrics.request_seconds.labels(path).observe(time.perf_counter() - began)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await self._body(Headers(scope=scope), receive)
+        except BodyError as error:
+            await _refused(error, send)
+            return
+        if body is None:  # nobody is there any more
+            return
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Message:
+            return messages.pop() if messages else await receive()
+
+        await self.app(scope, replayed, send)
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
+        """All of it; None if the client has gone."""
+        limit, seconds = self.limits.body_bytes, self.limits.body_seconds
+        told = headers.get("content-length", "0")
+        size, body = 0, bytearray()
+        try:
+            async with asyncio.timeout(seconds):
+                more = True
+                while more:
+                    if max(size, int(told)) > self.limits.discarded_bytes:
+                        break
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size <= limit:
+                        body += part
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise BodyError(408, f"the body must be here within {seconds:g} s") from None
+        if max(size, int(told)) > limit:
+            raise BodyError(413, f"a body must have at most {limit:,} bytes") from None
+        return bytes(body)
+
+
+async def _refused(error: BodyError, send: Callable[[Message], Awaitable[None]]) -> None:
+    content = json.dumps({"error": str(error)}).encode()
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+        "connection": "close",  # more of the body may come
+    }
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": content})

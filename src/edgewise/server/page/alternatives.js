@@ -1,0 +1,131 @@
+// The list of other translations that opens at a word.
+
+import { ask, Latest } from "./api.js";
+
+const popup = document.getElementById("popup");
+const list = document.getElementById("alternatives");
+const note = document.getElementById("popup-note");
+const latest = new Latest("alternatives");
+const MOST = 5;
+
+let opened = null; // { button, onChoose }
+
+/** Ask for alternatives of the word at `button`; onChoose(text) gets the one that is picked. */
+export async function openAlternatives(button, { languages, source, translation, word, onChoose }) {
+  if (popup.matches(":popover-open")) popup.hidePopover();
+  opened = { button, onChoose };
+  button.setAttribute("aria-expanded", "true");
+  say("Looking for others …");
+  popup.showPopover();
+  place(button);
+  await latest.run(async (signal) => {
+    const body = { ...languages, q: source, prefix: prefixOf(translation, word), alternatives: MOST };
+    const response = await ask("/alternatives", { about: "alternatives", body, signal });
+    const { alternatives } = await response.json();
+    show(alternatives.map(({ text }) => text), translation, word);
+    place(button);
+  }, say);
+}
+
+export function startAlternatives() {
+  popup.addEventListener("toggle", (event) => {
+    if (event.newState !== "closed" || !opened) return;
+    latest.cancel();
+    opened.button.setAttribute("aria-expanded", "false");
+  });
+  list.addEventListener("click", (event) => choose(event.target.closest("[role=option]")));
+  list.addEventListener("keydown", pressed);
+  // The list stands where its word was.
+  addEventListener("resize", () => popup.hidePopover());
+}
+
+function pressed(event) {
+  const options = [...list.children];
+  const here = options.indexOf(document.activeElement);
+  const last = options.length - 1;
+  const moves = {
+    ArrowDown: here === last ? 0 : here + 1,
+    ArrowUp: here <= 0 ? last : here - 1,
+    Home: 0,
+    End: last,
+  };
+  if (event.key in moves) options[moves[event.key]].focus();
+  else if (event.key === "Enter" || event.key === " ") choose(options[here]);
+  else if (event.key === "Tab" || event.key === "Escape") close();
+  else return;
+  event.preventDefault();
+}
+
+function close() {
+  popup.hidePopover();
+  opened.button.focus();
+}
+
+function choose(option) {
+  if (!option) return;
+  const { onChoose } = opened;
+  close();
+  onChoose(option.dataset.text);
+}
+
+function say(sentence) {
+  list.hidden = true;
+  note.hidden = false;
+  note.textContent = sentence;
+}
+
+function show(texts, current, word) {
+  if (texts.length === 0) {
+    say("There are no others for this word.");
+    return;
+  }
+  note.hidden = true;
+  list.replaceChildren(...texts.map((text) => option(text, current, word)));
+  list.hidden = false;
+  list.firstElementChild.focus({ preventScroll: true });
+}
+
+function option(text, current, word) {
+  const [before, changed, after] = difference(text, current, word);
+  const item = document.createElement("li");
+  item.role = "option";
+  item.tabIndex = -1;
+  item.dir = "auto";
+  item.dataset.text = text;
+  item.lang = opened.button.closest("[lang]").lang;
+  item.setAttribute("aria-selected", String(text === current));
+  const short = document.createElement("strong");
+  short.textContent = changed;
+  const whole = document.createElement("span");
+  const mark = document.createElement("mark");
+  mark.textContent = changed;
+  whole.append(before, mark, after);
+  item.append(short, whole);
+  return item;
+}
+
+/** `text` in three: as in `current`, from the chosen word on what differs, as in `current`. */
+function difference(text, current, word) {
+  const parts = text.split(/(\s+)/);
+  const others = current.split(/(\s+)/);
+  // Words are the even parts, white space the odd ones.
+  const start = Math.min(2 * word, parts.length - 1);
+  let end = parts.length;
+  let otherEnd = others.length;
+  while (end > start + 1 && otherEnd > 2 * word + 1 && parts[end - 1] === others[otherEnd - 1]) {
+    end -= 1;
+    otherEnd -= 1;
+  }
+  return [parts.slice(0, start), parts.slice(start, end), parts.slice(end)].map((some) => some.join(""));
+}
+
+function prefixOf(translation, word) {
+  return translation.split(/(\s+)/).slice(0, 2 * word).join("").trimEnd();
+}
+
+function place(button) {
+  const word = button.getBoundingClientRect();
+  const left = Math.max(8, Math.min(word.left, document.documentElement.clientWidth - popup.offsetWidth - 8));
+  popup.style.left = `${left + scrollX}px`;
+  popup.style.top = `${word.bottom + scrollY + 6}px`;
+}

@@ -1,0 +1,13 @@
+// Choices of a <select>.
+
+/** Options from [value, label] pairs; `value` stays chosen if it is one of them, else the last does. */
+export function fill(select, pairs, value) {
+  select.replaceChildren(...pairs.map(([own, label]) => new Option(label, own)));
+  const values = pairs.map(([own]) => own);
+  select.value = values.includes(value) ? value : values.at(-1);
+}
+
+/** Pairs for 1 to `count`: values count from 0, labels from 1. */
+export function numbers(count) {
+  return Array.from({ length: count }, (_, index) => [String(index), String(index + 1)]);
+}

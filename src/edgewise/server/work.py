@@ -1,0 +1,188 @@
+"""What waits to be computed, and the one thread that computes.
+
+A request has items, such as sentences, of one task. The thread takes as many as the task computes
+together, from all requests with that task by turns, so that a long text does not keep short ones
+waiting. Everything here runs in the event loop, but for the tasks.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from edgewise.errors import EdgewiseError
+from edgewise.server.metrics import Metrics
+
+# Of the speed that is known, how much the newest batch counts.
+NEWEST = 0.2
+LONGEST_PAUSE = 120
+
+
+class Task(Protocol):
+    """What is done with items. Those of equal tasks are computed together."""
+
+    @property
+    def most(self) -> int:
+        """Items computed together at most."""
+
+    @property
+    def characters(self) -> int:
+        """Characters computed together at most, each item counted as long as the longest."""
+
+    def __call__(self, items: Sequence[str], wanted: Callable[[int], bool]) -> Sequence[Any]:
+        """A result of each. Of an item that is no longer wanted it may be anything."""
+
+
+class BusyError(EdgewiseError):
+    """Too much waits already."""
+
+    def __init__(self, message: str, pause: int) -> None:
+        super().__init__(f"{message}: try again in {pause} s")
+        self.pause = pause
+
+
+class Ticket:
+    """A request's items, and their results as they come."""
+
+    def __init__(self, task: Task, items: Sequence[str]) -> None:
+        self.task, self.items, self.wanted = task, items, True
+        loop = asyncio.get_running_loop()
+        self.results: list[asyncio.Future[Any]] = [loop.create_future() for _ in items]
+        self.taken = 0  # items that are being computed, or have been
+
+    @property
+    def waits(self) -> bool:
+        return self.taken < len(self.items)
+
+
+Batch = list[tuple[Ticket, int]]
+
+
+class Work:
+    """The queue. Somebody has to `run` it."""
+
+    def __init__(self, metrics: Metrics, *, waiting: int, seconds: float) -> None:
+        """waiting: requests, at most. seconds: one that would wait longer is not taken."""
+        self.metrics, self.waiting, self.seconds = metrics, waiting, seconds
+        self.draining = False  # no more requests are taken
+        self.open = 0  # requests
+        self.pending = 0  # their characters
+        self.speed: float | None = None  # characters a second
+        self._tickets: list[Ticket] = []  # those with items that wait, in the order of their turns
+        self._some = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
+
+    def refuse_if_busy(self) -> None:
+        """BusyError if a request that came now would have to wait too long."""
+        delay = self.pending / self.speed if self.speed else 0.0
+        pause = min(max(1, math.ceil(delay)), LONGEST_PAUSE)
+        if self.draining:
+            raise BusyError("the server is shutting down", pause)
+        if self.open >= self.waiting:
+            raise BusyError(f"{self.waiting} requests are waiting already", pause)
+        if delay > self.seconds:
+            raise BusyError(
+                f"what is waiting takes about {delay:.0f} s, and an answer may take "
+                f"{self.seconds:g} s",
+                pause,
+            )
+
+    @contextmanager
+    def submitted(self, task: Task, items: Sequence[str]) -> Iterator[Ticket]:
+        """A ticket; what is not done when the block is left, for whatever reason, is dropped."""
+        self.refuse_if_busy()
+        ticket = Ticket(task, items)
+        self.open += 1
+        self._count(items)
+        if items:
+            self._tickets.append(ticket)
+            self._some.set()
+        try:
+            yield ticket
+        finally:
+            self.open -= 1
+            ticket.wanted = False
+            if ticket.waits:
+                self._tickets.remove(ticket)
+            self._count(items[ticket.taken :], -1)
+            self.metrics.dropped.inc(sum(not result.done() for result in ticket.results))
+            for result in ticket.results:
+                if not result.cancel() and not result.cancelled():
+                    result.exception()  # asyncio complains of failures that nobody asks for
+
+    async def run(self) -> None:
+        """Compute whatever comes, until this is cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                while not self._tickets:
+                    self._some.clear()
+                    await self._some.wait()
+                batch = self._next()
+                began = time.perf_counter()
+                results = await loop.run_in_executor(self._thread, _computed, batch)
+                self._done(batch, results, time.perf_counter() - began)
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self) -> Batch:
+        """Items of the task whose turn it is: one of each request, then a second one of each, …"""
+        task = self._tickets[0].task
+        batch: Batch = []
+        longest = 0
+        turns = [ticket for ticket in self._tickets if ticket.task == task]
+        for ticket in turns:  # which grows meanwhile
+            if len(batch) == task.most:
+                break
+            size = max(longest, len(ticket.items[ticket.taken]))
+            if batch and size * (len(batch) + 1) > task.characters:
+                continue  # too long to go with these
+            longest = size
+            batch.append((ticket, ticket.taken))
+            ticket.taken += 1
+            if ticket.waits:
+                turns.append(ticket)
+        served = {id(ticket) for ticket, _ in batch}
+        self._tickets = [ticket for ticket in self._tickets if ticket.waits]
+        self._tickets.sort(key=lambda ticket: id(ticket) in served)
+        return batch
+
+    def _done(self, batch: Batch, results: Sequence[Any], seconds: float) -> None:
+        for (ticket, number), result in zip(batch, results, strict=True):
+            future = ticket.results[number]
+            if future.done():
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        items = [ticket.items[number] for ticket, number in batch]
+        self._count(items, -1)
+        self.metrics.batch_items.observe(len(batch))
+        self.metrics.batch_seconds.observe(seconds)
+        if characters := sum(map(len, items)):
+            speed, known = characters / seconds, self.speed
+            self.speed = speed if known is None else known + NEWEST * (speed - known)
+
+    def _count(self, items: Sequence[str], sign: int = 1) -> None:
+        self.pending += sign * sum(map(len, items))
+        self.metrics.waiting_requests.set(self.open)
+        self.metrics.waiting_characters.set(self.pending)
+
+
+def _computed(batch: Batch) -> list[Any]:
+    """The results, or what prevented them. If some item fails, no other does for its sake."""
+    try:
+        return _together(batch)
+    except Exception as error:
+        if len(batch) == 1:
+            return [error]
+        return [result for one in batch for result in _computed([one])]
+
+
+def _together(batch: Batch) -> list[Any]:
+    items = [ticket.items[number] for ticket, number in batch]
+    return list(batch[0][0].task(items, lambda i: batch[i][0].wanted))
