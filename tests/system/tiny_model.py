@@ -63,6 +63,7 @@ def make_model(
     seed: int = 1,
     change: Change | None = None,
     generation: Mapping[str, object] | None = None,
+    languages: tuple[str, str] | None = None,
     **changes: Any,
 ) -> Path:
     """A model folder. change: of the weights; generation: of how the folder asks to be used;
@@ -71,7 +72,8 @@ def make_model(
     tensors = random_weights(vocabulary, seed, **changes)
     if change is not None:
         change(tensors)
-    write_model(folder, tensors, SETTINGS.model_copy(update=changes), vocabulary, {})
+    settings = SETTINGS.model_copy(update=changes)
+    write_model(folder, tensors, settings, vocabulary, {}, languages)
     if generation is not None:
         path = folder / "generation_config.json"
         write_json(path, {**read_json(path), **generation})

@@ -176,3 +176,24 @@ def test_a_model_that_gives_no_numbers_is_named():
         beam_search(
             *(toy, Bounds([[]], [4], 0, BEGIN, END, [])), beam=2, n_best=1, length_penalty=0.6
         )
+
+
+def test_a_sentence_that_is_no_longer_wanted_is_given_up_and_no_other_changes() -> None:
+    sentences = [3, 5, 8]
+    changes = {"limits": [6] * 3, "min_length": 4}
+    _, expected = search(sentences, 2, **changes)
+    asked: list[int] = []
+
+    def wanted(sentence: int) -> bool:
+        asked.append(sentence)
+        return sentence != 1
+
+    toy, found = search(sentences, 2, wanted=wanted, **changes)
+    assert found[0] == expected[0] and found[2] == expected[2]
+    assert len(toy.batches) >= 2 and toy.batches[1] == 2  # it left after the first step
+    assert asked.count(1) == 1
+
+
+def test_a_search_that_nobody_wants_ends_at_once() -> None:
+    toy, found = search([3, 5], 2, limits=[50, 50], min_length=40, wanted=lambda sentence: False)
+    assert len(toy.batches) == 1 and found == [[], []]

@@ -82,20 +82,18 @@ def serve(
     for name, folder in folders:
         translator = load_translator([folder], run)
         source, target = languages(name, folder)
-        translator.translate(["."])  # the first time takes longer: not when somebody waits
+        # The first time takes longer: not when somebody waits.
+        translator.translate(["."], min_length=0, max_length=4)
         served.append(Served(name, source, target, translator))
         say(f"{name}: {source} to {target}, {folder}")
     models = Models(served)
     address, found = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
-    say(f"http://{shown}:{found} has the page, /docs the API; Ctrl-C ends")
-    number = run_server(
-        models,
-        Limits(
-            characters=limits.max_characters, waiting=limits.max_waiting, seconds=limits.timeout
-        ),
-        listener,
+    asked = Limits(
+        characters=limits.max_characters, waiting=limits.max_waiting, seconds=limits.timeout
     )
+    ready = f"http://{shown}:{found} has the page, /docs the API; Ctrl-C ends"
+    number = run_server(models, asked, listener, lambda: say(ready))
     say("all that was asked is answered")
     if number == signal.SIGINT:
         raise KeyboardInterrupt

@@ -136,7 +136,7 @@ class Api:
         return Response(answer, media_type="application/json")
 
     async def languages(self) -> list[messages.Language]:
-        """The source languages, and what each can be translated to."""
+        """The languages, and what each can be translated to."""
         return self._models.languages()
 
     async def models(self) -> messages.ModelsAnswer:

@@ -11,6 +11,7 @@ from edgewise.errors import ArgumentError, EdgewiseError
 from edgewise.server.messages import Asked
 
 Message = TypeVar("Message", bound=Asked)
+TYPES = ("string_type", "list_type")
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
@@ -44,7 +45,7 @@ def described(kind: type[Message]) -> dict[str, Any]:
 
 def _json(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return json.loads(body.decode())
     except UnicodeDecodeError:
         raise ArgumentError("the body must be UTF-8; it is not") from None
     except RecursionError:
@@ -67,16 +68,18 @@ def _form(body: bytes) -> dict[str, Any]:
 
 
 def _explained(error: ValidationError) -> str:
-    """The first mistake: the field, what was expected, what came."""
-    mistake = error.errors(include_url=False)[0]
-    # Which of several types a field may have is no part of its name.
-    names = [str(part) for part in mistake["loc"] if not _is_type(part)]
-    name = ".".join(names) or "the body"
-    if mistake["type"] == "missing":
+    """The first mistake: the field, and what was expected of it."""
+    mistakes = error.errors(include_url=False)
+    # A field of several types has a mistake for each: that of the type which came says most.
+    first = next((each for each in mistakes if each["type"] not in TYPES), mistakes[-1])
+    name = ".".join(str(part) for part in first["loc"] if not _is_type(part))
+    if first["type"] == "missing":
         return f"{name} must be given"
-    message = mistake["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if first["type"] == "list_type":
+        return f"{name} must be a string or a list of strings"
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     return f"{name} {message[:1].lower()}{message[1:]}"
 
 
 def _is_type(part: int | str) -> bool:
-    return isinstance(part, str) and (part == "str" or part.startswith(("list[", "constrained")))
+    return isinstance(part, str) and (part == "str" or part.startswith("list["))

@@ -88,12 +88,14 @@ class Models:
                 )
 
     def languages(self) -> list[Language]:
-        """Of each source language, what it can be translated to."""
+        """Of each language, what it can be translated to; of one that is only a target, nothing."""
         targets: dict[str, list[str]] = {}
         for model in self.all:
             known = targets.setdefault(model.source, [])
             if model.target not in known:
                 known.append(model.target)
+        for model in self.all:
+            targets.setdefault(model.target, [])
         return [
             Language(code=code, name=NAMES.get(code, code), targets=found)
             for code, found in targets.items()

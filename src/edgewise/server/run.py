@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -26,6 +27,8 @@ KEEP_ALIVE_SECONDS = 15
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket at an address; SettingError if there is none. Nobody can connect to it yet."""
+    if not 0 <= port <= 65535:  # which the system would take modulo 65,536
+        raise SettingError(f"--port must be from 0 to 65535; got {port}")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -42,8 +45,13 @@ def bound(host: str, port: int) -> socket.socket:
     return found
 
 
-def serve(models: Models, limits: Limits, listener: socket.socket) -> int:
-    """Answer requests until a signal comes, then those that are there; which signal it was."""
+def serve(
+    models: Models, limits: Limits, listener: socket.socket, listening: Callable[[], None]
+) -> int:
+    """Answer requests until a signal comes, then those that are there; which signal it was.
+
+    listening: called when requests can come.
+    """
     app = Application(models, limits)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not what strangers send
     config = uvicorn.Config(
@@ -59,7 +67,7 @@ def serve(models: Models, limits: Limits, listener: socket.socket) -> int:
         timeout_graceful_shutdown=int(limits.seconds) + 1,
         backlog=CONNECTIONS,
     )
-    server = _Server(config, app.work)
+    server = _Server(config, app.work, listening)
     server.run([listener])
     return server.number
 
@@ -67,14 +75,19 @@ def serve(models: Models, limits: Limits, listener: socket.socket) -> int:
 class _Server(uvicorn.Server):
     """Signals end it in order; uvicorn would raise them again at its end."""
 
-    def __init__(self, config: uvicorn.Config, work: Work) -> None:
+    def __init__(self, config: uvicorn.Config, work: Work, listening: Callable[[], None]) -> None:
         super().__init__(config)
-        self.work, self.number = work, 0
+        self.work, self.listening, self.number = work, listening, 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         def received(number: int, frame: FrameType | None) -> None:
-            self.force_exit = self.should_exit  # the second one
+            if self.should_exit:  # the second one: there is nothing to save
+                os._exit(128 + number)
             self.should_exit = self.work.draining = True
             self.number = number
 

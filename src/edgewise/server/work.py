@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from edgewise.errors import EdgewiseError
 from edgewise.server.metrics import Metrics
@@ -21,6 +21,7 @@ NEWEST = 0.2
 LONGEST_PAUSE = 120
 
 
+@runtime_checkable
 class Task(Protocol):
     """What is done with items. Those of equal tasks are computed together."""
 
@@ -108,9 +109,10 @@ class Work:
             if ticket.waits:
                 self._tickets.remove(ticket)
             self._count(items[ticket.taken :], -1)
-            self.metrics.dropped.inc(sum(not result.done() for result in ticket.results))
             for result in ticket.results:
-                if not result.cancel() and not result.cancelled():
+                if result.cancel() or result.cancelled():
+                    self.metrics.dropped.inc()
+                else:
                     result.exception()  # asyncio complains of failures that nobody asks for
 
     async def run(self) -> None:

@@ -7,23 +7,26 @@ const list = document.getElementById("alternatives");
 const note = document.getElementById("popup-note");
 const latest = new Latest("alternatives");
 const MOST = 5;
+const GAP = 8; // pixels around the popup
 
 let opened = null; // { button, onChoose }
 
 /** Ask for alternatives of the word at `button`; onChoose(text) gets the one that is picked. */
 export async function openAlternatives(button, { languages, source, translation, word, onChoose }) {
-  if (popup.matches(":popover-open")) popup.hidePopover();
+  // Closed and opened at once, the popup tells of neither.
+  opened?.button.setAttribute("aria-expanded", "false");
+  popup.hidePopover();
   opened = { button, onChoose };
   button.setAttribute("aria-expanded", "true");
   say("Looking for others …");
   popup.showPopover();
-  place(button);
+  place();
   await latest.run(async (signal) => {
     const body = { ...languages, q: source, prefix: prefixOf(translation, word), alternatives: MOST };
     const response = await ask("/alternatives", { about: "alternatives", body, signal });
     const { alternatives } = await response.json();
     show(alternatives.map(({ text }) => text), translation, word);
-    place(button);
+    place();
   }, say);
 }
 
@@ -35,8 +38,8 @@ export function startAlternatives() {
   });
   list.addEventListener("click", (event) => choose(event.target.closest("[role=option]")));
   list.addEventListener("keydown", pressed);
-  // The list stands where its word was.
-  addEventListener("resize", () => popup.hidePopover());
+  addEventListener("resize", place);
+  addEventListener("scroll", place, { capture: true, passive: true });
 }
 
 function pressed(event) {
@@ -123,9 +126,14 @@ function prefixOf(translation, word) {
   return translation.split(/(\s+)/).slice(0, 2 * word).join("").trimEnd();
 }
 
-function place(button) {
-  const word = button.getBoundingClientRect();
-  const left = Math.max(8, Math.min(word.left, document.documentElement.clientWidth - popup.offsetWidth - 8));
+/** Below the word, or above it where there is no room below. */
+function place() {
+  if (!popup.matches(":popover-open")) return;
+  const word = opened.button.getBoundingClientRect();
+  const { offsetWidth: width, offsetHeight: height } = popup;
+  const { clientWidth, clientHeight } = document.documentElement;
+  const left = Math.max(GAP, Math.min(word.left, clientWidth - width - GAP));
+  const above = word.bottom + GAP + height > clientHeight && word.top - GAP - height > 0;
   popup.style.left = `${left + scrollX}px`;
-  popup.style.top = `${word.bottom + scrollY + 6}px`;
+  popup.style.top = `${scrollY + (above ? word.top - GAP - height : word.bottom + GAP)}px`;
 }

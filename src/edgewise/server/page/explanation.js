@@ -29,6 +29,7 @@ export class ExplanationPanel {
   #answer = null; // what is shown
   #current = false; // whether it is of #sentence
   #pointed = null; // the word under the pointer
+  #chosen = null; // the word that was clicked
   #maps = {
     content: new HeatMap("Content part of the logits", { diverging: true }),
     position: new HeatMap("Position part of the logits", { diverging: true }),
@@ -59,6 +60,7 @@ export class ExplanationPanel {
   /** Explain { source, translation }; null: there is none. */
   show(sentence) {
     this.#sentence = sentence;
+    this.#chosen = null;
     this.#load();
   }
 
@@ -76,6 +78,7 @@ export class ExplanationPanel {
 
   /** A word was chosen: its first piece is the one to split. */
   choose(id) {
+    this.#chosen = id;
     if (!this.#current || stack.value === "encoder") return;
     const word = this.#words.query.find((other) => other.id === id);
     if (word) this.#select(word);
@@ -88,7 +91,7 @@ export class ExplanationPanel {
 
   #fillLayers() {
     const count = stack.value === "encoder" ? this.#model.encoder_layers : this.#model.decoder_layers;
-    fill(layer, numbers(count), layer.value || String(Math.max(0, count - 2)));
+    fill(layer, numbers(count), layer.value || String(Math.max(1, count - 1)));
   }
 
   async #load() {
@@ -108,6 +111,7 @@ export class ExplanationPanel {
         this.#keep(name, await response.json());
       }
       this.#take(this.#kept.get(name));
+      if (this.#chosen !== null) this.choose(this.#chosen);
       if (this.#pointed !== null) this.point(this.#pointed);
     }, (sentence) => this.#blank(sentence));
   }
@@ -121,7 +125,7 @@ export class ExplanationPanel {
     this.#answer = answer;
     this.#current = true;
     note.textContent = "";
-    fill(piece, answer.queries.map((query, i) => [String(i), pieceText(query)]), piece.value || "0");
+    fill(piece, answer.queries.map((query, i) => [String(i), pieceText(query)]), "0");
     piece.disabled = false;
     this.#draw();
   }
@@ -138,12 +142,12 @@ export class ExplanationPanel {
   }
 
   get #heads() {
-    return this.#answer.layers[Number(layer.value)];
+    return this.#answer.layers[Number(layer.value) - 1];
   }
 
   /** Logits are of a single head: the first, where the mean of the weights is shown. */
   get #single() {
-    return head.value === MEAN ? 0 : Number(head.value);
+    return head.value === MEAN ? 0 : Number(head.value) - 1;
   }
 
   get #words() {
@@ -194,7 +198,7 @@ export class ExplanationPanel {
   #drawMaps() {
     const { queries, keys } = this.#answer;
     const [rows, columns] = [queries.map(pieceText), keys.map(pieceText)];
-    const side = Math.max(10, Math.min(24, Math.floor(300 / Math.max(rows.length, columns.length))));
+    const side = Math.max(10, Math.min(30, Math.floor(300 / Math.max(rows.length, columns.length))));
     const shorter = side < 13; // labels need 13 pixels: with less, every other is left out
     for (const [name, map] of Object.entries(this.#maps)) {
       const matrix = this.#heads[this.#single][name];

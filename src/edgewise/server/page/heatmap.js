@@ -49,12 +49,12 @@ export class HeatMap {
     this.#drawing = { values, rows, columns, describe, cell, turned, reach };
     this.#cursor = null;
     this.#readout.textContent = "";
-    this.#scale.replaceChildren(
-      ...[this.diverging ? `−${reach.toFixed(2)}` : "0", document.createElement("i"), reach.toFixed(this.diverging ? 2 : 0)],
-    );
+    const ends = this.diverging ? [`−${reach.toFixed(2)}`, reach.toFixed(2)] : ["0", "1"];
+    this.#scale.replaceChildren(ends[0], document.createElement("i"), ends[1]);
     this.#canvas.setAttribute(
       "aria-label",
-      `${this.title}: ${values.length} rows, ${values[0].length} columns, from ${least.toFixed(2)} to ${most.toFixed(2)}`,
+      `${this.title}: ${values.length} rows, ${values[0].length} columns, ` +
+        `from ${least.toFixed(2)} to ${most.toFixed(2)}`,
     );
     this.#draw();
   }
@@ -64,7 +64,8 @@ export class HeatMap {
     const { values, rows, columns, cell: [width, height], turned } = this.#drawing;
     const context = this.#canvas.getContext("2d");
     context.font = FONT;
-    const widest = (labels) => Math.min(LABEL, Math.max(...labels.map((label) => context.measureText(label).width)));
+    const widthOf = (label) => context.measureText(label).width;
+    const widest = (labels) => Math.min(LABEL, Math.max(...labels.map(widthOf)));
     const left = Math.ceil(widest(rows)) + GAP;
     const top = (turned ? Math.ceil(widest(columns)) : 12) + GAP;
     // A label in the middle of the last column stands out to the right.
@@ -75,8 +76,9 @@ export class HeatMap {
     const colours = palette();
     values.forEach((row, i) =>
       row.forEach((value, j) => {
-        if (value === null) return;
-        context.fillStyle = colours.of(value / this.#drawing.reach, this.diverging);
+        // A blank cell must not look like one with 0.
+        context.fillStyle =
+          value === null ? colours.line : colours.of(value / this.#drawing.reach, this.diverging);
         context.fillRect(left + j * width, top + i * height, width, height);
       }),
     );
@@ -106,7 +108,9 @@ export class HeatMap {
     context.fillStyle = colour;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    rows.forEach((label, i) => context.fillText(fitted(context, label), left - GAP, top + (i + 0.5) * height));
+    rows.forEach((label, i) => {
+      context.fillText(fitted(context, label), left - GAP, top + (i + 0.5) * height);
+    });
     columns.forEach((label, j) => {
       context.save();
       context.translate(left + (j + 0.5) * width, top - GAP);
@@ -151,7 +155,8 @@ function palette() {
   const colour = (name) => style.getPropertyValue(name);
   const channels = (name) => colour(name).match(/[\d.]+/g).slice(0, 3).map(Number);
   const [none, cold, warm, much] = ["--none", "--cold", "--warm", "--much"].map(channels);
-  const between = (to, share) => `rgb(${none.map((from, c) => Math.round(from + (to[c] - from) * share)).join(" ")})`;
+  const between = (to, share) =>
+    `rgb(${none.map((from, c) => Math.round(from + (to[c] - from) * share)).join(" ")})`;
   return {
     line: colour("--line"),
     muted: colour("--muted"),

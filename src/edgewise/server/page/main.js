@@ -44,6 +44,7 @@ source.addEventListener("input", () => translate(TYPING));
 pair.addEventListener("change", () => useModel(models[pair.value]));
 document.getElementById("example").addEventListener("click", () => {
   source.value = EXAMPLE;
+  selected = 0;
   source.focus();
   translate(0);
 });
@@ -53,16 +54,27 @@ async function start(signal) {
   const [languages, served] = await Promise.all(
     ["/languages", "/models"].map(async (path) => (await ask(path, { about: "start", signal })).json()),
   );
-  const names = Object.fromEntries(languages.map(({ code, name }) => [code, name]));
+  const names = new Map(languages.map(({ code, name }) => [code, name]));
+  const nameOf = (code) => names.get(code) ?? displayName(code);
   limit = served.characters;
+  const samePair = (one, other) => one.source === other.source && one.target === other.target;
   models = served.models.map((own) => ({
     ...own,
-    names: { source: names[own.source] ?? own.source, target: names[own.target] ?? own.target },
-    alone: served.models.every((other) => other === own || other.source !== own.source || other.target !== own.target),
+    names: { source: nameOf(own.source), target: nameOf(own.target) },
+    alone: served.models.filter((other) => samePair(own, other)).length === 1,
   }));
   pair.replaceChildren(...models.map((own, index) => new Option(pairName(own), index)));
   if (models.length > 0) useModel(models[0]);
   else showError("start", "The server has no model.");
+}
+
+/** The server names the languages it translates from; the browser knows most others. */
+function displayName(code) {
+  try {
+    return new Intl.DisplayNames("en", { type: "language" }).of(code);
+  } catch {
+    return code; // not a code of the standard
+  }
 }
 
 function pairName({ names, name, alone }) {
@@ -164,6 +176,7 @@ function open(index, word, button) {
       translation.choose(index, text);
       announce(translation.text);
       explain(index);
+      explanation.choose(word);
       translation.focus(index, word);
     },
   });

@@ -7,7 +7,7 @@ export function fill(select, pairs, value) {
   select.value = values.includes(value) ? value : values.at(-1);
 }
 
-/** Pairs for 1 to `count`: values count from 0, labels from 1. */
+/** Pairs for 1 to `count`. */
 export function numbers(count) {
-  return Array.from({ length: count }, (_, index) => [String(index), String(index + 1)]);
+  return Array.from({ length: count }, (_, index) => [String(index + 1), String(index + 1)]);
 }

@@ -14,7 +14,8 @@ export function drawSplit({ keys, content, position, weights, visible }) {
   const scale = Math.max(...parts.flatMap(([, values]) => seen.map((j) => Math.abs(values[j]))), 1e-9);
 
   const head = document.createElement("thead");
-  head.append(row(["Looked at", ...parts.map(([name]) => name), "Weight"].map((name) => heading(name, "col"))));
+  const names = ["Looked at", ...parts.map(([name]) => name), "Weight"];
+  head.append(row(names.map((name) => heading(name, "col"))));
   const body = document.createElement("tbody");
   for (const j of seen) {
     body.append(

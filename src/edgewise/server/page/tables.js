@@ -32,7 +32,7 @@ export class TablesPanel {
 
   async model(model) {
     this.#model = model;
-    const without = model.max_distance === null;
+    const without = model.max_distance === null || !(model.on_keys || model.on_values);
     controls.hidden = without;
     box.hidden = without;
     if (without) {
@@ -45,13 +45,13 @@ export class TablesPanel {
 
   async #load() {
     const { name, encoder_layers, decoder_layers } = this.#model;
-    fill(layer, numbers(stack.value === "encoder" ? encoder_layers : decoder_layers), layer.value || "0");
-    const asked = new URLSearchParams({ model: name, stack: stack.value, layer: Number(layer.value) + 1 });
+    fill(layer, numbers(stack.value === "encoder" ? encoder_layers : decoder_layers), layer.value || "1");
+    const asked = new URLSearchParams({ model: name, stack: stack.value, layer: layer.value });
     await this.#latest.run(async (signal) => {
       const response = await ask(`/tables?${asked}`, { about: "tables", signal });
       this.#answer = await response.json();
       const tables = this.#answer.keys ?? this.#answer.values ?? [];
-      fill(head, this.#answer.shared ? [["0", "all"]] : numbers(tables.length), head.value || "0");
+      fill(head, this.#answer.shared ? [["1", "all"]] : numbers(tables.length), head.value || "1");
       this.#draw();
     });
   }
@@ -61,19 +61,23 @@ export class TablesPanel {
     const { distances } = this.#answer;
     const k = this.#model.max_distance;
     // A decoder sees nothing that comes later: it never uses those rows.
-    const used = distances.map((_, index) => index).filter((index) => stack.value === "encoder" || distances[index] <= 0);
+    const used = distances
+      .map((_, index) => index)
+      .filter((index) => stack.value === "encoder" || distances[index] <= 0);
     const columns = used.map((index) => label(distances[index]));
     note.textContent =
       "What a layer adds for each distance from the piece that looks (i) to the piece looked at (j). " +
       `Row: feature. Column: distance j − i; farther than ${k} counts as ${k}.`;
     for (const [name, map] of Object.entries(this.#maps)) {
-      const table = this.#answer[name]?.[Number(head.value)];
+      const table = this.#answer[name]?.[Number(head.value) - 1];
       map.element.hidden = !table;
       if (!table) continue;
       const features = table[0].map((_, feature) => feature);
       map.show({
         values: features.map((feature) => used.map((index) => table[index][feature])),
-        rows: features.map((feature) => (feature === 0 || (feature + 1) % 8 === 0 ? String(feature + 1) : "")),
+        rows: features.map((feature) =>
+          feature === 0 || (feature + 1) % 8 === 0 ? String(feature + 1) : "",
+        ),
         columns: columns.map((text, at) => (every(k, distances[used[at]]) ? text : "")),
         describe: (feature, at) =>
           `distance ${columns[at]}, feature ${feature + 1}: ${signed(table[used[at]][feature])}`,

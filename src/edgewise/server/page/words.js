@@ -3,8 +3,10 @@
 const BYTE = /^<0x([0-9A-F]{2})>$/;
 const SPECIAL = { "<s>": "⟨start⟩", "</s>": "⟨end⟩" };
 
-/** A piece as it is shown: its space seen. */
+/** A piece as it is shown: its space seen, a byte that is a letter by itself as that letter. */
 export function pieceText(piece) {
+  const byte = parseInt(BYTE.exec(piece)?.[1], 16);
+  if (byte > 0x20 && byte < 0x7f) return String.fromCharCode(byte);
   return SPECIAL[piece] ?? piece.replaceAll("▁", "␣");
 }
 

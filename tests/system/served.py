@@ -1,0 +1,89 @@
+"""Shared by the tests of the server: one in a process of its own, and what to ask it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from tiny_model import PROGRAM
+
+from edgewise.data.grammar import pairs
+
+SOURCES = [source for source, _ in pairs(64, 7)]
+
+
+class Server:
+    """`edgewise serve` at a port of its own; when the block ends, so does it."""
+
+    def __init__(
+        self, *arguments: str | Path, threads: int = 1, folder: Path | None = None
+    ) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "serve", "--port", "0", *map(str, arguments)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            text=True,
+            cwd=folder,
+        )
+        self.said: list[str] = []
+        self._listening = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if found := re.search(r"http://(127\.0\.0\.1):(\d+) has the page", line):
+                self.host, self.port = found[1], int(found[2])
+                self._listening.set()
+        self._listening.set()
+
+    def __enter__(self) -> "Server":
+        if not self._listening.wait(120) or not hasattr(self, "port"):
+            self.process.kill()
+            raise AssertionError("".join(self.said))
+        self.url = f"http://{self.host}:{self.port}"
+        self.client = httpx2.Client(base_url=self.url, timeout=60, trust_env=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(10)
+        assert "Traceback" not in "".join(self.said), "".join(self.said)
+
+    def post(self, path: str, body: Mapping[str, Any], **options: Any) -> httpx2.Response:
+        """JSON; languages are English and German unless others are asked for."""
+        return self.client.post(path, json={"source": "en", "target": "de", **body}, **options)
+
+    def translated(self, text: str | list[str], **body: Any) -> Any:
+        response = self.post("/translate", {"q": text, **body})
+        assert response.status_code == 200, response.text
+        return response.json()["translatedText"]
+
+    def metric(self, name: str) -> float:
+        """Of a metric without labels."""
+        found = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
+        assert found, name
+        return float(found[1])
+
+    def terminate(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def code(self) -> int:
+        return self.process.wait(60)
+
+    def resident(self) -> int:
+        """Bytes of memory."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")

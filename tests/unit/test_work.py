@@ -1,0 +1,197 @@
+"""The queue: what is computed together, whose turn it is, and what is dropped."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from edgewise.errors import ArgumentError
+from edgewise.server.metrics import Metrics
+from edgewise.server.work import BusyError, Ticket, Work
+
+
+@dataclass(eq=False)
+class Upper:
+    """Capital letters, at the pace of the test."""
+
+    most: int = 4
+    characters: int = 1000
+    batches: list[list[str]] = field(default_factory=list)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Event = field(default_factory=threading.Event)
+    given_up: list[str] = field(default_factory=list)
+
+    def __call__(self, items: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
+        self.batches.append(list(items))
+        self.begun.set()
+        assert self.may_go_on.wait(10)
+        self.given_up += [item for i, item in enumerate(items) if not wanted(i)]
+        if any("bad" in item for item in items):
+            raise ArgumentError("bad")
+        return [item.upper() for item in items]
+
+
+def new_work(**changes: Any) -> Work:
+    return Work(Metrics(), **{"waiting": 100, "seconds": 30.0, **changes})
+
+
+def running(work: Work, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """The test, while somebody computes."""
+
+    async def both() -> None:
+        task = asyncio.create_task(work.run())
+        try:
+            async with asyncio.timeout(20):
+                await test()
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    asyncio.run(both())
+
+
+async def begun(task: Upper) -> None:
+    """Until the thread is at work."""
+    while not task.begun.is_set():
+        await asyncio.sleep(0.001)
+
+
+async def results(ticket: Ticket) -> list[Any]:
+    return [await result for result in ticket.results]
+
+
+def test_requests_that_wait_are_computed_together_by_turns() -> None:
+    work, task = new_work(), Upper()
+
+    async def test() -> None:
+        with (
+            work.submitted(task, ["first"]) as first,
+            work.submitted(task, ["a", "b", "c", "d", "e"]) as long,
+        ):
+            await begun(task)
+            with (
+                work.submitted(task, ["x", "y"]) as second,
+                work.submitted(task, ["z"]) as third,
+            ):
+                task.may_go_on.set()
+                assert await results(long) == ["A", "B", "C", "D", "E"]
+                assert await results(first) == ["FIRST"]
+                assert await results(second) == ["X", "Y"]
+                assert await results(third) == ["Z"]
+
+    running(work, test)
+    # Who came meanwhile does not wait for the whole of the long one.
+    assert task.batches == [["first", "a", "b", "c"], ["d", "x", "z", "e"], ["y"]]
+    assert work.open == work.pending == 0
+
+
+def test_other_tasks_are_not_computed_together_but_take_turns() -> None:
+    work, task, other = new_work(), Upper(most=1), Upper(most=1)
+    other.may_go_on.set()
+    order: list[str] = []
+
+    async def test() -> None:
+        with (
+            work.submitted(task, ["a", "b", "c"]) as first,
+            work.submitted(other, ["x"]) as second,
+        ):
+            for name, ticket in (("a", first), ("x", second)):
+                ticket.results[-1].add_done_callback(lambda _, name=name: order.append(name))
+            await begun(task)
+            task.may_go_on.set()
+            await asyncio.gather(results(first), results(second))
+
+    running(work, test)
+    assert order == ["x", "a"]
+
+
+def test_a_long_item_waits_for_a_batch_of_its_own() -> None:
+    work, task = new_work(), Upper(characters=30)
+    task.may_go_on.set()
+
+    async def test() -> None:
+        with work.submitted(task, ["aa", "b" * 20, "cc", "dd"]) as ticket:
+            assert await results(ticket) == ["AA", "B" * 20, "CC", "DD"]
+
+    running(work, test)
+    assert [len(batch) for batch in task.batches] == [1, 1, 2]
+
+
+def test_an_item_that_fails_fails_alone() -> None:
+    work, task = new_work(), Upper()
+    task.may_go_on.set()
+
+    async def test() -> None:
+        with (
+            work.submitted(task, ["a", "bad"]) as first,
+            work.submitted(task, ["c"]) as second,
+        ):
+            assert await results(second) == ["C"]
+            assert await first.results[0] == "A"
+            with pytest.raises(ArgumentError, match="bad"):
+                await first.results[1]
+
+    running(work, test)
+
+
+def test_what_nobody_waits_for_is_not_computed_and_what_is_begun_is_told() -> None:
+    work, task = new_work(), Upper(most=1)
+
+    async def test() -> None:
+        with suppress(RuntimeError), work.submitted(task, ["a", "b", "c"]):
+            await begun(task)
+            raise RuntimeError("the client has gone")
+        with work.submitted(task, ["z"]) as ticket:
+            task.may_go_on.set()
+            assert await results(ticket) == ["Z"]
+
+    running(work, test)
+    assert task.batches == [["a"], ["z"]]
+    assert task.given_up == ["a"]
+    assert work.open == work.pending == 0
+    assert work.metrics.registry.get_sample_value("edgewise_dropped_total") == 3
+
+
+def test_more_requests_than_may_wait_are_refused_before_anything_is_done() -> None:
+    work, task = new_work(waiting=2), Upper()
+    task.may_go_on.set()
+
+    async def test() -> None:
+        with work.submitted(task, ["a"]) as first, work.submitted(task, []):
+            with pytest.raises(BusyError, match="2 requests are waiting already: try again in 1 s"):
+                work.refuse_if_busy()
+            with pytest.raises(BusyError), work.submitted(task, ["b"]):
+                pass
+            assert await results(first) == ["A"]
+        work.refuse_if_busy()
+
+    running(work, test)
+    assert task.batches == [["a"]]
+
+
+def test_a_request_that_would_wait_too_long_is_refused_and_told_for_how_long() -> None:
+    work, task = new_work(seconds=5.0), Upper(most=1)
+    work.speed = 10.0  # characters a second
+
+    async def test() -> None:
+        with work.submitted(task, ["x" * 50]):  # which may take longer itself
+            work.refuse_if_busy()
+            with work.submitted(task, ["y" * 21]):
+                refusal = "takes about 7 s, and an answer may take 5 s: try again in 8 s"
+                with pytest.raises(BusyError, match=refusal):
+                    work.refuse_if_busy()
+        task.may_go_on.set()
+
+    running(work, test)
+
+
+def test_a_server_that_shuts_down_takes_no_more() -> None:
+    work = new_work()
+    work.draining = True
+    with pytest.raises(BusyError, match="shutting down"):
+        work.refuse_if_busy()
