@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-WALKS = [ROOT / "docs" / "training.md", ROOT / "docs" / "translation.md"]
+WALKS = [ROOT / "docs" / f"{name}.md" for name in ("training", "translation", "serving")]
 SNIPPETS = [
     pytest.param(code, id=f"{document.name}-{i}")
     for document in DOCUMENTS
@@ -49,6 +49,7 @@ def test_the_walk_from_text_to_translation_works(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().count(b"\n") == 200, name
     assert "bleu" in json.loads((tmp_path / "report.json").read_text())
     assert list((tmp_path / "pictures").glob("*.png"))
+    assert "first: en to de" in (tmp_path / "serve.log").read_text()
 
 
 def test_the_example_of_graphs_runs() -> None:

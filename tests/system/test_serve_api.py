@@ -256,6 +256,7 @@ def test_health_readiness_and_counters_are_told(server: Server) -> None:
         (json.dumps({"q": "x " * 25_000, "target": "de"}).encode(), 400, "it has 50,000"),
         (json.dumps({"q": "x" * 19_000, "target": "de"}).encode(), 400, "at most 1,024 are"),
         (json.dumps({"q": ["x"] * 1001, "target": "de"}).encode(), 400, "at most 1000 items"),
+        (json.dumps({"q": "x\n" * 1001, "target": "de"}).encode(), 400, "at most 1,000 sentences"),
         (b'{"q": "' + b"x" * 1_000_000 + b'"}', 413, "at most 256,384 bytes"),
     ],
 )
@@ -272,8 +273,8 @@ def test_what_cannot_be_translated_is_refused_in_a_plain_sentence(
     ("path", "body", "message"),
     [
         ("/explain", {"q": ""}, "q must be a sentence; got an empty one"),
-        ("/explain", {"q": "x " * 200}, "at most 100 tokens to be explained; it has"),
-        ("/explain", {"q": "x", "translation": "y " * 200}, "translation must have at most 100"),
+        ("/explain", {"q": "x " * 200}, "at most 64 tokens to be explained; it has"),
+        ("/explain", {"q": "x", "translation": "y " * 200}, "translation must have at most 64"),
         ("/explain", {"q": "x", "stack": "tower"}, "'cross', 'encoder' or 'decoder'"),
         ("/alternatives", {"q": " "}, "q must be a sentence"),
         ("/alternatives", {"q": "x", "prefix": "y" * 2000}, "a sentence of prefix has"),

@@ -13,7 +13,7 @@ from small_runs import Started, make_corpus, metrics, result, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from edgewise import __version__
-from edgewise.checkpoint.model_folder import read_model
+from edgewise.checkpoint.model_folder import model_languages, read_model
 from edgewise.cli.main import BAD_DATA, FAILURE, USAGE, run
 from edgewise.data.corpus import Corpus
 from edgewise.data.prepare import Bitext, prepare
@@ -587,6 +587,9 @@ def test_average_writes_the_mean_of_the_last_models(
     for name, tensor in read_model(out)[0].items():
         mean = (steps[0][name].double() + steps[1][name].double()) / 2
         torch.testing.assert_close(tensor.double(), mean, rtol=1e-7, atol=1e-9)
+    for folder in (trained / "best", trained / "last", out):
+        assert model_languages(folder) == ("en", "de")
+    assert "| languages | en to de |" in (out / "README.md").read_text()
     translator = Translator.load(out)
     translator.max_tokens = 7
     assert len(translator.translate(["The king sleeps.", ""])) == 2

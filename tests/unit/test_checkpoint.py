@@ -13,14 +13,20 @@ from torch import Tensor
 from edgewise.checkpoint import checkpoints as storing
 from edgewise.checkpoint.average import average
 from edgewise.checkpoint.checkpoints import Checkpoints
-from edgewise.checkpoint.model_folder import load_model, read_model, weights, write_model
+from edgewise.checkpoint.model_folder import (
+    load_model,
+    model_languages,
+    read_model,
+    weights,
+    write_model,
+)
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError, SettingError
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
-from edgewise.storage import MANIFEST, seal
+from edgewise.storage import MANIFEST, read_json, seal, write_json
 
 SETTINGS = ModelSettings(
     **{"encoder_layers": 1, "decoder_layers": 2, "d_model": 12, "heads": 3, "d_ff": 20},
@@ -56,6 +62,17 @@ def model(vocabulary: Vocabulary) -> Transformer:
 def folder(model: Transformer, vocabulary: Vocabulary, tmp_path: Path) -> Path:
     write_model(tmp_path / "model", weights(model), SETTINGS, vocabulary, {"updates": 3})
     return tmp_path / "model"
+
+
+def test_a_folder_says_its_languages_or_nothing(folder: Path) -> None:
+    assert model_languages(folder) is None
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**config, "languages": ["en", "de"]})
+    assert model_languages(folder) == ("en", "de")
+    for wrong in ("en", ["en"], ["en", 5], {"en": "de"}):
+        write_json(folder / "config.json", {**config, "languages": wrong})
+        with pytest.raises(DataError, match=r"config\.json must name two languages; got"):
+            model_languages(folder)
 
 
 def truncated(path: Path) -> None:

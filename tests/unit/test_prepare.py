@@ -232,6 +232,19 @@ def test_several_corpora_keep_their_order_and_weights(
     assert [part["pairs"] for part in report["train"]] == [6, 7, 2]
 
 
+def test_names_of_files_tell_the_languages_of_a_corpus_if_they_agree(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    a, b = (bitext(tmp_path, utf8(PAIRS[:3]), name) for name in "ab")
+    other = Bitext(a.source, write(tmp_path / "c.fr", (target.encode() for _, target in PAIRS[:3])))
+    plain = Bitext(write(tmp_path / "d.txt", [b"x", b"y", b"z"]), a.target)
+    for i, (train, expected) in enumerate(
+        [([a, b], ("en", "de")), ([a, other], None), ([other], ("en", "fr")), ([plain], None)]
+    ):
+        prepare(tmp_path / str(i), train, vocab=vocabulary)
+        assert Corpus(tmp_path / str(i)).languages == expected
+
+
 def test_a_corpus_opens_to_the_lines_it_was_made_from(tmp_path: Path) -> None:
     strange = [("\u2581 \uf8fe1 ", "\u2028x\x00"), (" <s> ", "①\ty")]
     lines = [*PAIRS, *strange]

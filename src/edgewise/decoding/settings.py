@@ -54,7 +54,7 @@ class DecodingSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> "DecodingSettings":
-        if not self.sample and self.n_best > self.beam:
+        if not self.sample and not self.alternatives and self.n_best > self.beam:
             raise ValueError(
                 f"n_best must be at most beam; got n_best={self.n_best}, beam={self.beam}"
             )

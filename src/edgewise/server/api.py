@@ -10,7 +10,6 @@ from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from edgewise.decoding.settings import DecodingSettings
 from edgewise.decoding.translator import Translation
 from edgewise.errors import ArgumentError, EdgewiseError
 from edgewise.server import messages
@@ -85,12 +84,11 @@ class Api:
         self._require_sentence(model, "q", asked.q)
         self._require_short("prefix", [asked.prefix])
         self._require_tokens(model, "prefix", asked.prefix)
-        count = asked.alternatives
+        count, begun = asked.alternatives, asked.prefix.rstrip()
         # Some will go on within the last word of the prefix, which is not what was asked for.
-        settings = self._settings(model, n_best=2 * count, alternatives=True, sample=False)
-        task = Translating(model, settings, asked.prefix)
+        wide = {"n_best": 2 * count, "alternatives": True, "sample": False}
+        task = Translating(model, model.translator.changed(wide), begun)
         (found,) = await self._computed(request, task, [asked.q])
-        begun = asked.prefix.rstrip()
         kept = [
             messages.Alternative(text=each.text, score=each.score)
             for each in found
@@ -168,24 +166,17 @@ class Api:
         model = self._models.chosen(asked)
         self._require_short("q", asked.texts)
         passages = Passages.of(asked.texts, markup=asked.format == "html")
+        _require_few("q", len(passages.sentences), self._limits.sentences, "sentences")
         for sentence in passages.sentences:
             name = "q" if isinstance(asked.q, str) else f"q[{sentence.text}]"
             self._require_tokens(model, name, sentence.source)
-        settings = self._settings(model, n_best=asked.alternatives + 1)
+        n_best = asked.alternatives + 1
+        beam = max(model.translator.settings.beam, n_best)
+        settings = model.translator.changed({"n_best": n_best, "beam": beam})
         return model, passages, Translating(model, settings)
 
-    def _settings(self, model: Served, *, n_best: int, **changes: bool) -> DecodingSettings:
-        """The model's own, but for these; a search is as wide as it must be."""
-        beam = max(model.translator.settings.beam, n_best)
-        return model.translator.changed({"n_best": n_best, "beam": beam, **changes})
-
     def _require_short(self, name: str, texts: Sequence[str]) -> None:
-        limit, size = self._limits.characters, sum(map(len, texts))
-        if size > limit:
-            raise ArgumentError(
-                f"{name} must have at most {limit:,} characters in all; it has {size:,}: send it "
-                "in parts"
-            )
+        _require_few(name, sum(map(len, texts)), self._limits.characters, "characters")
 
     def _require_sentence(self, model: Served, name: str, text: str) -> None:
         if not text.strip():
@@ -232,6 +223,13 @@ class Api:
         except (TimeoutError, EdgewiseError) as error:
             reason = str(error) or f"nothing came for {self._limits.seconds:g} s"
             yield _line(text, "", error=reason)
+
+
+def _require_few(name: str, size: int, limit: int, what: str) -> None:
+    if size > limit:
+        raise ArgumentError(
+            f"{name} must have at most {limit:,} {what} in all; it has {size:,}: send it in parts"
+        )
 
 
 class _Stream(StreamingResponse):

@@ -28,12 +28,12 @@ HEADERS = {
 }
 
 
-class BodyError(Exception):
-    """A body that is not taken."""
+class RefusedError(Exception):
+    """A request that is not taken, whatever it asks for."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.headers = status, headers
 
 
 class Guard:
@@ -41,6 +41,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
+        self.open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,20 +56,27 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                headers.setdefault("Cache-Control", "no-store")
+                # Files of the page are asked for again, but not sent again if they are the same.
+                headers.setdefault("Cache-Control", "no-cache" if "etag" in headers else "no-store")
             await send(message)
 
+        self.open += 1
         try:
             await self._answered(scope, receive, counted)
         finally:
+            self.open -= 1
             path = getattr(scope.get("route"), "path", "other")
             self.metrics.requests.labels(path, status).inc()
             self.metrics.request_seconds.labels(path).observe(time.perf_counter() - began)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            if self.open > self.limits.requests:
+                raise RefusedError(
+                    503, "too many requests at a time: try again", **{"retry-after": "1"}
+                )
             body = await self._body(Headers(scope=scope), receive)
-        except BodyError as error:
+        except RefusedError as error:
             await _refused(error, send)
             return
         if body is None:  # nobody is there any more
@@ -100,18 +108,19 @@ class Guard:
                         body += part
                     more = message.get("more_body", False)
         except TimeoutError:
-            raise BodyError(408, f"the body must be here within {seconds:g} s") from None
+            raise RefusedError(408, f"the body must be here within {seconds:g} s") from None
         if max(size, int(told)) > limit:
-            raise BodyError(413, f"a body must have at most {limit:,} bytes") from None
+            raise RefusedError(413, f"a body must have at most {limit:,} bytes") from None
         return bytes(body)
 
 
-async def _refused(error: BodyError, send: Callable[[Message], Awaitable[None]]) -> None:
+async def _refused(error: RefusedError, send: Callable[[Message], Awaitable[None]]) -> None:
     content = json.dumps({"error": str(error)}).encode()
     headers = {
         "content-type": "application/json",
         "content-length": str(len(content)),
         "connection": "close",  # more of the body may come
+        **error.headers,
     }
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": raw})

@@ -20,8 +20,6 @@ from edgewise.server.limits import Limits
 from edgewise.server.models import Models
 from edgewise.server.work import Work
 
-# Connections at a time; beyond them an answer is 503 at once.
-CONNECTIONS = 1000
 KEEP_ALIVE_SECONDS = 15
 
 
@@ -62,10 +60,8 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
-        backlog=CONNECTIONS,
     )
     server = _Server(config, app.work, listening)
     server.run([listener])

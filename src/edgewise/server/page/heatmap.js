@@ -71,6 +71,7 @@ export class HeatMap {
     // A label in the middle of the last column stands out to the right.
     const size = [left + width * columns.length + GAP + 6, top + height * rows.length + 2];
     this.#drawing.origin = [left, top];
+    this.#canvas.dataset.grid = [left, top, width, height]; // where the cells are, for tests
     this.#resize(context, size);
 
     const colours = palette();

@@ -1,0 +1,154 @@
+"""edgewise serve: what batching gains, ten times the load it can bear, ten thousand requests.
+
+    python benchmarks/bench_serve.py MODEL ../shared/data/multi30k/test_2016_flickr.en.gz
+
+Sentences are of the file, beam 4, two threads. 64 clients ask for a sentence each, again and again:
+a server that computes what arrives together, and one that computes a sentence at a time
+(`--batch-tokens 1`), in turns. Then requests of 16 sentences come ten times as fast as they can be
+answered, for a minute. Then 10,000 requests of a sentence. About ten minutes.
+"""
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+
+from http_load import Answer, Server, at_rate, by_clients, request, served
+from timing import machine, save
+
+from edgewise.data.text import TextFile
+
+CLIENTS, REQUESTS, ROUNDS = 64, 512, 7
+TOGETHER, OVERLOAD, SECONDS, LIMIT = 16, 10, 60, 10
+SOAK, STEP = 10_000, 1000
+Rows = list[tuple[str, str]]
+
+
+def throughput(model: Path, sentences: Sequence[str]) -> Rows:
+    """Requests a second, batched and not, and whether each answer is the serial one."""
+    requests = [request(text) for text in islice(cycle(sentences), REQUESTS)]
+    with (
+        served(model, "--threads", "2") as batched,
+        served(model, "--threads", "2", "--batch-tokens", "1") as single,
+    ):
+        serial = asyncio.run(by_clients(single.port, requests, 1))
+        contestants = {"batched": batched, "one at a time": single}
+        speeds: dict[str, list[float]] = {name: [] for name in contestants}
+        latencies: dict[str, list[float]] = {name: [] for name in contestants}
+        different = 0
+        for number in range(ROUNDS + 1):
+            for name, server in contestants.items():
+                began = time.perf_counter()
+                answers = asyncio.run(by_clients(server.port, requests, CLIENTS))
+                seconds = time.perf_counter() - began
+                different += sum(a.body != b.body for a, b in zip(answers, serial, strict=True))
+                if number:  # the first one is to get warm
+                    speeds[name].append(len(requests) / seconds)
+                    latencies[name] += [answer.seconds for answer in answers]
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
+    return [
+        (
+            f"{CLIENTS} clients, {name}",
+            f"{medians[name]:.0f} requests a second; half of them within "
+            f"{statistics.median(latencies[name]):.2f} s, 99% within "
+            f"{statistics.quantiles(latencies[name], n=100)[98]:.2f} s",
+        )
+        for name in medians
+    ] + [
+        ("batched to one at a time", f"{medians['batched'] / medians['one at a time']:.2f}x"),
+        ("answers other than the serial ones", f"{different} of {2 * (ROUNDS + 1) * REQUESTS}"),
+    ]
+
+
+def overload(model: Path, sentences: Sequence[str]) -> Rows:
+    """Ten times the requests a second that eight clients get answered."""
+    content = request(sentences[:TOGETHER])
+    with served(model, "--threads", "2", "--timeout", str(LIMIT)) as server:
+        began = time.perf_counter()
+        serial = asyncio.run(by_clients(server.port, [content] * 60, 8))
+        bearable = 60 / (time.perf_counter() - began)
+        before = server.resident
+        answers, most = asyncio.run(_watched(server, content, OVERLOAD * bearable))
+        after = server.resident
+    statuses = Counter(answer.status for answer in answers)
+    good = [answer for answer in answers if answer.status == 200]
+    refused = [answer for answer in answers if answer.status != 200]
+    different = sum(answer.body != serial[0].body for answer in good)
+    return [
+        (f"requests of {TOGETHER} sentences that it can bear", f"{bearable:.1f} a second"),
+        (
+            f"{OVERLOAD} times as many, for {SECONDS} s",
+            ", ".join(f"{count:,} with {status}" for status, count in sorted(statuses.items())),
+        ),
+        (
+            f"answered, with {LIMIT} s allowed",
+            f"{len(good) / SECONDS:.1f} a second; the slowest took "
+            f"{max(answer.seconds for answer in good):.1f} s; {different} are not the serial one",
+        ),
+        (
+            "refused",
+            f"half of them within {statistics.median(each.seconds for each in refused):.3f} s, the "
+            f"slowest {max(each.seconds for each in refused):.1f} s; "
+            f"{sum(each.retry_after for each in refused):,} of {len(refused):,} with Retry-After",
+        ),
+        (
+            "memory before, at most, and after",
+            f"{before >> 20}, {most >> 20}, {after >> 20} MiB",
+        ),
+    ]
+
+
+async def _watched(server: Server, content: bytes, rate: float) -> tuple[list[Answer], int]:
+    """The answers, and the most memory meanwhile."""
+    load = asyncio.create_task(at_rate(server.port, content, rate, SECONDS))
+    most = 0
+    while not load.done():
+        most = max(most, server.resident)
+        await asyncio.sleep(0.2)
+    return await load, most
+
+
+def soak(model: Path, sentences: Sequence[str]) -> Rows:
+    """Memory after each thousand requests."""
+    requests = [request(text) for text in islice(cycle(sentences), STEP)]
+    with served(model, "--threads", "2") as server:
+        memory = [server.resident]
+        for _ in range(SOAK // STEP):
+            asyncio.run(by_clients(server.port, requests, CLIENTS))
+            memory.append(server.resident)
+    return [
+        (
+            f"memory before and after each {STEP:,} of {SOAK:,} requests",
+            ", ".join(str(size >> 20) for size in memory) + " MiB",
+        )
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("model", type=Path, help="model folder, English to German")
+    parser.add_argument("source", help="file of sentences")
+    options = parser.parse_args()
+    lines = TextFile.parse(options.source).lines()
+    sentences = [(line or b"").decode() for line in islice(lines, STEP)]
+    rows: Rows = []
+    for part in (throughput, overload, soak):
+        rows += part(options.model, sentences)
+        print(*(f"{name}: {value}" for name, value in rows), sep="\n", flush=True)
+    text = "\n".join(
+        [
+            *("# edgewise serve", "", "| | |", "|---|---|"),
+            *(f"| {name} | {value} |" for name, value in rows),
+            "",
+            *(f"- {name}: {value}" for name, value in machine(2).items()),
+        ]
+    )
+    print(save("serve", {"rows": rows}, text + "\n"))
+
+
+if __name__ == "__main__":
+    main()
