@@ -22,6 +22,7 @@ def test_the_demo_leaves_scores_pictures_and_a_model(
     assert run(["demo", "--config", f"{tmp_path}/short.toml", "--out", f"{tmp_path}/demo"]) == 0
     printed = capsys.readouterr().err
     assert printed.count("  BLEU ") == 2 and "nrefs:1" in printed
+    assert f"edgewise serve --model {tmp_path}/demo/model" in printed
     scores = json.loads((tmp_path / "demo" / "bleu.json").read_text())
     assert set(scores) == {"relative", "none"}
     assert (tmp_path / "demo" / "model" / "model.safetensors").is_file()

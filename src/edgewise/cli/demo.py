@@ -31,7 +31,8 @@ def demo(
     """Train two small translators on the built-in corpus: with relative positions, and without.
 
     Takes about five minutes on two cores. Prints the BLEU of both and a few translations, draws
-    attention, and leaves the model with relative positions at `model` in the folder.
+    attention, and leaves the model with relative positions at `model` in the folder, from where
+    `edgewise serve` takes it.
 
     ```sh
     edgewise demo
@@ -90,7 +91,7 @@ def demo(
             say(f"  {name:10} {translations[name][i]}")
     picture = picture_attention(translators["relative"], sources[0], out / "attention")
     say(f"\nAttention, each logit in its content and its position part: {picture}")
-    say(f"The model: {out / 'model'}")
+    say(f"The model: {out / 'model'}; in a browser: edgewise serve --model {out / 'model'}")
 
 
 TITLES = {"relative": "With relative positions", "none": "Without positions"}

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from edgewise.cli.console import say
 from edgewise.cli.model_options import Run, load_translator
 from edgewise.errors import EdgewiseError, SettingError
+from edgewise.server.limits import Limits
 
 DEMO = Path("runs/demo/model")
 
@@ -18,9 +19,11 @@ DEMO = Path("runs/demo/model")
 class Limited:
     """What strangers may ask for."""
 
-    max_characters: Annotated[int, Parameter(help="Of all texts of a request.")] = 20_000
-    max_waiting: Annotated[int, Parameter(help="Requests at a time; more are refused.")] = 256
-    timeout: Annotated[float, Parameter(help="Seconds that an answer may take.")] = 30.0
+    max_characters: Annotated[int, Parameter(help="Of all texts of a request.")] = Limits.characters
+    max_waiting: Annotated[int, Parameter(help="Requests at a time; more are refused.")] = (
+        Limits.waiting
+    )
+    timeout: Annotated[float, Parameter(help="Seconds that an answer may take.")] = Limits.seconds
 
     def __post_init__(self) -> None:
         for name in ("max_characters", "max_waiting"):
@@ -47,7 +50,7 @@ def serve(
     names. SIGTERM ends the server when it has answered what was asked before.
 
     ```sh
-    edgewise serve                                                # what `edgewise demo` trained
+    edgewise serve                          # what `edgewise demo` trained
     edgewise serve --model models/en-de --model fr=models/en-fr --port 8080
     curl localhost:8000/translate -d q="The dog sleeps." -d source=en -d target=de
     ```
@@ -62,7 +65,6 @@ def serve(
         Port to listen at; 0 takes one that is free.
     """
     try:
-        from edgewise.server.limits import Limits
         from edgewise.server.models import Models, Served, languages, named
         from edgewise.server.run import bound
         from edgewise.server.run import serve as run_server
