@@ -1,6 +1,6 @@
 // The list of other translations that opens at a word.
 
-import { ask, Latest } from "./api.js";
+import { askJson, Latest } from "./api.js";
 
 const popup = document.getElementById("popup");
 const list = document.getElementById("alternatives");
@@ -23,8 +23,7 @@ export async function openAlternatives(button, { languages, source, translation,
   place();
   await latest.run(async (signal) => {
     const body = { ...languages, q: source, prefix: prefixOf(translation, word), alternatives: MOST };
-    const response = await ask("/alternatives", { about: "alternatives", body, signal });
-    const { alternatives } = await response.json();
+    const { alternatives } = await askJson("/alternatives", { about: "alternatives", body, signal });
     show(alternatives.map(({ text }) => text), translation, word);
     place();
   }, say);

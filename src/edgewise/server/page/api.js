@@ -19,9 +19,15 @@ export async function ask(path, { about, body, signal }) {
     const sentence = await refusal(response);
     if (response.status !== 503 || attempt === ATTEMPTS) throw new Refusal(sentence);
     const seconds = Math.max(1, Number(response.headers.get("Retry-After")) || 1);
-    showError(about, `${sentence} Trying again in ${seconds} s.`);
+    showError(about, `${sentence.replace(/\.?$/, ".")} Trying again in ${seconds} s.`);
     await sleep(1000 * seconds, signal);
   }
+}
+
+/** The JSON of such a response. */
+export async function askJson(path, options) {
+  const response = await ask(path, options);
+  return answered(response.json());
 }
 
 /** The JSON objects of a response, one a line, as they come. */

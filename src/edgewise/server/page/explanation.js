@@ -1,6 +1,6 @@
 // The explanation of one sentence: asked for, and shown by words, by logits, and as a whole.
 
-import { ask, Latest, sleep } from "./api.js";
+import { askJson, Latest, sleep } from "./api.js";
 import { dim, drawAttention, hideAttention, lightWord, startAttention } from "./attention.js";
 import { HeatMap } from "./heatmap.js";
 import { fill, numbers } from "./select.js";
@@ -107,8 +107,7 @@ export class ExplanationPanel {
     await this.#latest.run(async (signal) => {
       if (!this.#kept.has(name)) {
         await sleep(HOVER, signal);
-        const response = await ask("/explain", { about: "explanation", body, signal });
-        this.#keep(name, await response.json());
+        this.#keep(name, await askJson("/explain", { about: "explanation", body, signal }));
       }
       this.#take(this.#kept.get(name));
       if (this.#chosen !== null) this.choose(this.#chosen);

@@ -1,7 +1,7 @@
 // The page: a text goes in, its translation and the reasons come out.
 
 import { openAlternatives, startAlternatives } from "./alternatives.js";
-import { ask, Latest, objects, Refusal, sleep } from "./api.js";
+import { ask, askJson, Latest, objects, Refusal, sleep } from "./api.js";
 import { copies } from "./clipboard.js";
 import { ExplanationPanel } from "./explanation.js";
 import { announce, showError } from "./notices.js";
@@ -52,29 +52,19 @@ new Latest("start").run(start);
 
 async function start(signal) {
   const [languages, served] = await Promise.all(
-    ["/languages", "/models"].map(async (path) => (await ask(path, { about: "start", signal })).json()),
+    ["/languages", "/models"].map((path) => askJson(path, { about: "start", signal })),
   );
   const names = new Map(languages.map(({ code, name }) => [code, name]));
-  const nameOf = (code) => names.get(code) ?? displayName(code);
   limit = served.characters;
   const samePair = (one, other) => one.source === other.source && one.target === other.target;
   models = served.models.map((own) => ({
     ...own,
-    names: { source: nameOf(own.source), target: nameOf(own.target) },
+    names: { source: names.get(own.source), target: names.get(own.target) },
     alone: served.models.filter((other) => samePair(own, other)).length === 1,
   }));
   pair.replaceChildren(...models.map((own, index) => new Option(pairName(own), index)));
   if (models.length > 0) useModel(models[0]);
   else showError("start", "The server has no model.");
-}
-
-/** The server names the languages it translates from; the browser knows most others. */
-function displayName(code) {
-  try {
-    return new Intl.DisplayNames("en", { type: "language" }).of(code);
-  } catch {
-    return code; // not a code of the standard
-  }
 }
 
 function pairName({ names, name, alone }) {

@@ -1,6 +1,6 @@
 // The learned vectors of relative positions, as pictures.
 
-import { ask, Latest } from "./api.js";
+import { askJson, Latest } from "./api.js";
 import { HeatMap } from "./heatmap.js";
 import { fill, numbers } from "./select.js";
 import { signed } from "./split.js";
@@ -48,8 +48,7 @@ export class TablesPanel {
     fill(layer, numbers(stack.value === "encoder" ? encoder_layers : decoder_layers), layer.value || "1");
     const asked = new URLSearchParams({ model: name, stack: stack.value, layer: layer.value });
     await this.#latest.run(async (signal) => {
-      const response = await ask(`/tables?${asked}`, { about: "tables", signal });
-      this.#answer = await response.json();
+      this.#answer = await askJson(`/tables?${asked}`, { about: "tables", signal });
       const tables = this.#answer.keys ?? this.#answer.values ?? [];
       fill(head, this.#answer.shared ? [["1", "all"]] : numbers(tables.length), head.value || "1");
       this.#draw();
