@@ -1,5 +1,6 @@
 """`edgewise serve` as a process: how it begins, what it does under load, how it ends."""
 
+import os
 import shutil
 import signal
 import socket
@@ -180,13 +181,13 @@ def test_work_is_dropped_when_its_client_is_gone(slow: Path) -> None:
         for path in ("/translate", "/translate/stream"):
             before = server.metric("edgewise_dropped_total")
             with pytest.raises(httpx2.TimeoutException):
-                server.client.post(path, json=body, timeout=httpx2.Timeout(30, read=0.5))
+                server.client.post(path, json=body, timeout=httpx2.Timeout(30, read=0.2))
             began = time.monotonic()
             until(lambda: server.metric("edgewise_waiting_requests") == 0)
-            assert server.metric("edgewise_waiting_characters") <= sum(map(len, SOURCES[:32]))
+            assert server.metric("edgewise_waiting_sentences") <= 32
             assert server.metric("edgewise_dropped_total") - before == 40
             # What had been begun is given up, too.
-            until(lambda: server.metric("edgewise_waiting_characters") == 0)
+            until(lambda: server.metric("edgewise_waiting_sentences") == 0)
             took = time.monotonic() - began
         before_batches = server.metric("edgewise_batch_seconds_sum")
         assert took < 10 and before_batches < 10
@@ -194,13 +195,13 @@ def test_work_is_dropped_when_its_client_is_gone(slow: Path) -> None:
 
 
 def test_an_answer_that_takes_too_long_is_refused(slow: Path) -> None:
-    with Server("--model", slow, "--timeout", "0.3") as server:
+    with Server("--model", slow, "--timeout", "0.1") as server:
         response = server.post("/translate", {"q": SOURCES[0]})
         assert response.status_code == 503 and response.headers["retry-after"] == "1"
-        assert "no answer within 0.3 s" in response.json()["error"]
+        assert "no answer within 0.1 s" in response.json()["error"]
         lines = server.post("/translate/stream", {"q": SOURCES[0]}).text.splitlines()
-        assert len(lines) == 1 and "nothing came for 0.3 s" in lines[0]
-        until(lambda: server.metric("edgewise_waiting_characters") == 0)
+        assert len(lines) == 1 and "nothing came for 0.1 s" in lines[0]
+        until(lambda: server.metric("edgewise_waiting_sentences") == 0)
 
 
 def test_beyond_the_limit_requests_are_refused_at_once(
@@ -212,9 +213,51 @@ def test_beyond_the_limit_requests_are_refused_at_once(
         response = server.post("/translate", {"q": SOURCES[3]})
         assert response.status_code == 503
         assert int(response.headers["retry-after"]) >= 1
-        assert "3 requests are waiting already" in response.json()["error"]
+        assert "waiting already, 3 of at most 3" in response.json()["error"]
         assert server.client.get("/ready").status_code == 503
         assert server.client.get("/health").status_code == 200
         assert all(answer.result().status_code == 200 for answer in answers)
         assert server.client.get("/ready").status_code == 200
         assert server.post("/translate", {"q": SOURCES[3]}).status_code == 200
+
+
+def test_what_takes_longer_than_it_may_is_cut_off_when_it_ends(
+    vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    generation = {"min_length": 200, "max_length": 200}
+    folder = make_model(tmp_path / "m", vocabulary, generation=generation, languages=("en", "de"))
+    with Server("--model", folder, "--timeout", "2", "--batch-tokens", "1") as server:
+        body = {"q": "\n".join(SOURCES), "source": "en", "target": "de"}
+        with server.client.stream("POST", "/translate/stream", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.terminate()
+            with pytest.raises(httpx2.RemoteProtocolError):
+                list(lines)
+        assert server.code() == 0
+    assert "1 requests were cut off, after 2 s" in "".join(server.said)
+
+
+def test_a_client_that_does_not_read_is_let_go(folder: Path) -> None:
+    with Server("--model", folder, "--timeout", "1") as server:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((server.host, server.port))
+        # Answers of megabytes, more than the system keeps for anybody.
+        connection.sendall(b"GET /swagger/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n" * 6)
+        descriptors = Path(f"/proc/{server.process.pid}/fd")
+
+        def connections() -> int:
+            return sum("socket" in os.readlink(each) for each in descriptors.iterdir())
+
+        held = connections()
+        until(lambda: connections() < held)
+        connection.close()
+        assert server.translated("a dog")
+
+
+def test_a_port_is_taken_before_the_model_is_read(folder: Path, tmp_path: Path) -> None:
+    with Server("--model", folder) as server:
+        command = ("serve", "--model", folder, "--port", str(server.port))
+        result = Command(tmp_path)(*command)
+        assert result.code == USAGE and "Address already in use" in result.said

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from edgewise.server.markup import texts_between_tags
 from edgewise.server.passages import Passages, split
 
-ANY = st.text(alphabet=st.sampled_from("aB.!?… \n\t\"'”«()Äß。9<>&;/x"), max_size=60)
+ANY = st.text(alphabet=st.sampled_from("aB.!?… \n\t\"'”«()Äß。9<>&#;/x"), max_size=60)
 
 
 def sentences(text: str) -> list[str]:
@@ -77,6 +77,7 @@ def test_tags_stay_and_the_text_between_them_is_translated() -> None:
         "<pre>One. <b>Two</b></pre>",
         '<span translate="no">Edge. <i>Wise</i> too</span>',
         "<svg><text>One</text></svg>",
+        "<pre>" + "<b>" * 50 + "One" + "</i>" * 50 + "two</pre>",
         "<script>never closed. Never",
         "<!-- never closed. Never",
         "<!DOCTYPE html><br><img alt=x>",
@@ -87,7 +88,15 @@ def test_what_is_no_text_for_readers_stays(markup: str) -> None:
     assert Passages.of([markup], markup=True).joined([]) == [markup]
 
 
-@pytest.mark.parametrize(("markup", "text"), [("a < b", "a < b"), ("<p", "<p"), ("<3 x", "<3 x")])
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("a < b", "a < b"),
+        ("<p", "<p"),
+        ("<3 x", "<3 x"),
+        ("&#65;&#x42;&#" + "9" * 5000 + ";", "AB\ufffd"),
+    ],
+)
 def test_what_is_no_tag_is_text(markup: str, text: str) -> None:
     assert texts_between_tags(markup) == [(text, True)]
 

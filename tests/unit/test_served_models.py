@@ -8,7 +8,8 @@ from edgewise.data.languages import NAMES, language_of
 from edgewise.decoding import Translator
 from edgewise.errors import SettingError
 from edgewise.server.messages import Asked
-from edgewise.server.models import Models, Served, UnknownError, named
+from edgewise.server.models import Models, Served, UnknownError, languages, named
+from edgewise.storage import write_json
 
 UNUSED = Translator.__new__(Translator)  # which one is meant does not depend on what it does
 MODELS = Models(
@@ -51,8 +52,8 @@ def test_what_is_not_served_is_named_with_what_is(asked: dict[str, str], message
 
 
 def test_languages_have_names_and_targets() -> None:
-    languages = [(each.code, each.name, each.targets) for each in MODELS.languages()]
-    assert languages == [
+    found = [(each.code, each.name, each.targets) for each in MODELS.languages()]
+    assert found == [
         ("en", "English", ["de", "fr"]),
         ("fr", "French", ["de"]),
         ("de", "German", []),
@@ -66,12 +67,24 @@ def test_two_models_of_one_name_are_refused() -> None:
 
 def test_a_model_is_a_folder_with_or_without_a_name(tmp_path: Path) -> None:
     assert named("en-de=models/a=b") == ("en-de", Path("models/a=b"))
-    assert named("models/first") == ("first", Path("models/first"))
+    assert named("models/first") == (None, Path("models/first"))
     (tmp_path / "a=b").mkdir()
-    assert named(f"{tmp_path}/a=b") == ("a=b", tmp_path / "a=b")
+    assert named(f"{tmp_path}/a=b") == (None, tmp_path / "a=b")
     for value in ("=models", " =models", "name="):
         with pytest.raises(SettingError, match="DIR or NAME=DIR"):
             named(value)
+
+
+def test_languages_are_those_of_the_given_name_else_the_folders(tmp_path: Path) -> None:
+    says, silent, speaking = (tmp_path / name for name in ("new-big", "x", "en-fr"))
+    for folder, config in ((says, {"languages": ["en", "de"]}), (silent, {}), (speaking, {})):
+        folder.mkdir()
+        write_json(folder / "config.json", config)
+    assert languages("fr-gsw", says) == ("fr", "gsw")
+    assert languages(None, says) == languages("small", says) == ("en", "de")
+    assert languages(None, speaking) == ("en", "fr")
+    with pytest.raises(SettingError, match="give it a name that does, as --model en-de="):
+        languages(None, silent)
 
 
 def test_names_of_files_tell_languages() -> None:

@@ -163,7 +163,9 @@ def test_more_requests_than_may_wait_are_refused_before_anything_is_done() -> No
 
     async def test() -> None:
         with work.submitted(task, ["a"]) as first, work.submitted(task, []):
-            with pytest.raises(BusyError, match="2 requests are waiting already: try again in 1 s"):
+            with pytest.raises(
+                BusyError, match="waiting already, 2 of at most 2: try again in 1 s"
+            ):
                 work.refuse_if_busy()
             with pytest.raises(BusyError), work.submitted(task, ["b"]):
                 pass
@@ -176,12 +178,12 @@ def test_more_requests_than_may_wait_are_refused_before_anything_is_done() -> No
 
 def test_a_request_that_would_wait_too_long_is_refused_and_told_for_how_long() -> None:
     work, task = new_work(seconds=5.0), Upper(most=1)
-    work.speed = 10.0  # characters a second
+    work._past.append((10, 1.0))  # ten a second
 
     async def test() -> None:
-        with work.submitted(task, ["x" * 50]):  # which may take longer itself
+        with work.submitted(task, []):
             work.refuse_if_busy()
-            with work.submitted(task, ["y" * 21]):
+            with work.submitted(task, ["y" * 21]):  # and the 50 that each costs
                 refusal = "takes about 7 s, and an answer may take 5 s: try again in 8 s"
                 with pytest.raises(BusyError, match=refusal):
                     work.refuse_if_busy()
@@ -194,4 +196,40 @@ def test_a_server_that_shuts_down_takes_no_more() -> None:
     work = new_work()
     work.draining = True
     with pytest.raises(BusyError, match="shutting down"):
+        work.refuse_if_busy()
+
+
+def test_only_what_is_computed_together_to_its_end_teaches_the_speed() -> None:
+    work, together, alone = new_work(), Upper(), Upper(most=1)
+    alone.may_go_on.set()
+
+    async def test() -> None:
+        with work.submitted(alone, ["a"]) as ticket:
+            await results(ticket)
+        with work.submitted(together, ["b"]):
+            await begun(together)
+        together.may_go_on.set()  # nobody waits for it
+        with work.submitted(together, ["ccc", "dd"]) as ticket:
+            await results(ticket)
+
+    running(work, test)
+    assert [cost for cost, _ in work._past] == [105]
+
+
+def test_a_task_that_loses_items_fails_and_the_next_does_not() -> None:
+    work, task = new_work(), Upper()
+    task.may_go_on.set()
+
+    class Losing(Upper):
+        def __call__(self, items: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
+            return []
+
+    async def test() -> None:
+        with work.submitted(Losing(), ["a"]) as ticket, pytest.raises(AssertionError):
+            await results(ticket)
+        with work.submitted(task, ["b"]) as ticket:
+            assert await results(ticket) == ["B"]
+
+    running(work, test)
+    with pytest.raises(BusyError):  # nobody computes any more
         work.refuse_if_busy()

@@ -46,8 +46,8 @@ def serve(
     """Serve models by HTTP: an API that clients of LibreTranslate know, and a page to see them at
     work.
 
-    A model's languages are those of its name, if that is like en-de, else those that its folder
-    names. SIGTERM ends the server when it has answered what was asked before.
+    A model's languages are those of the name it is given, if that is like en-de, else those that
+    its folder says. SIGTERM ends the server when it has answered what was asked before.
 
     ```sh
     edgewise serve                          # what `edgewise demo` trained
@@ -86,8 +86,8 @@ def serve(
         source, target = languages(name, folder)
         # The first time takes longer: not when somebody waits.
         translator.translate(["."], min_length=0, max_length=4)
-        served.append(Served(name, source, target, translator))
-        say(f"{name}: {source} to {target}, {folder}")
+        served.append(Served(name or folder.resolve().name, source, target, translator))
+        say(f"{served[-1].name}: {source} to {target}, {folder}")
     models = Models(served)
     address, found = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
@@ -95,7 +95,10 @@ def serve(
         characters=limits.max_characters, waiting=limits.max_waiting, seconds=limits.timeout
     )
     ready = f"http://{shown}:{found} has the page, /docs the API; Ctrl-C ends"
-    number = run_server(models, asked, listener, lambda: say(ready))
-    say("all that was asked is answered")
-    if number == signal.SIGINT:
+    ended = run_server(models, asked, listener, lambda: say(ready))
+    if ended.cut_off:
+        say(f"{ended.cut_off} requests were cut off, after {limits.timeout:g} s")
+    else:
+        say("all that was asked is answered")
+    if ended.signal == signal.SIGINT:
         raise KeyboardInterrupt

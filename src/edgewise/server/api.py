@@ -54,7 +54,10 @@ class Api:
             passages.joined([each[min(rank, len(each) - 1)].text for each in found])
             for rank in range(asked.alternatives + 1)
         ]
-        others = [list(each) for each in zip(*texts[1:], strict=True)] or [[] for _ in asked.texts]
+        others = [
+            [text for text in dict.fromkeys(each) if text != each[0]]
+            for each in zip(*texts, strict=True)
+        ]
         detected = None
         if asked.source == AUTO:
             detected = Detected(language=model.source, confidence=0.0)
@@ -185,8 +188,8 @@ class Api:
         self._require_tokens(model, name, text)
 
     def _require_tokens(self, model: Served, name: str, text: str) -> None:
-        # A token has a byte, or more; the first may be a space that is not there.
-        if len(text.encode()) < model.translator.max_source_tokens:
+        # No character has more than four tokens, its bytes, or three and a sign for a sign.
+        if 4 * len(text) < model.translator.max_source_tokens:
             return
         if refusal := model.translator.refusal(text):
             raise ArgumentError(f"a sentence of {name} {refusal.partition(' (')[0]}")

@@ -17,17 +17,17 @@ from edgewise import __version__
 from edgewise.errors import ArgumentError, SettingError
 from edgewise.server import messages
 from edgewise.server.api import LINES, Api, GoneError, LateError
-from edgewise.server.bodies import MediaTypeError, described
-from edgewise.server.guard import Guard
+from edgewise.server.bodies import MediaTypeError, described, explained
+from edgewise.server.guard import GONE, Guard
 from edgewise.server.limits import Limits
 from edgewise.server.metrics import CONTENT_TYPE, Metrics
 from edgewise.server.models import Models, UnknownError
 from edgewise.server.work import BusyError, Work
 
 PAGE = Path(__file__).parent / "page"
-GONE = 499  # what proxies log where a client did not wait
 ABOUT = """Translation by models with relative positions. `/translate` and `/languages` are as in
 LibreTranslate, whose clients can be used; the rest is ours."""
+LONGEST = 500  # characters of a message
 Responses = dict[int | str, dict[str, Any]]
 REFUSALS: Responses = {
     status: {"model": messages.Error, "description": description}
@@ -67,6 +67,11 @@ class Application(Guard):
         _add_page(app)
         _add_failures(app)
         super().__init__(app, limits, metrics)
+
+
+def shortened(text: str, most: int) -> str:
+    """What a stranger sent may be long, also where it is only named."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _add_paths(app: FastAPI, api: Api) -> None:
@@ -155,7 +160,7 @@ def _add_failures(app: FastAPI) -> None:
 
     def failed(status: int, error: Exception, pause: int | None = None) -> JSONResponse:
         headers = {} if pause is None else {"Retry-After": str(pause)}
-        return JSONResponse({"error": str(error)}, status, headers)
+        return JSONResponse({"error": shortened(str(error), LONGEST)}, status, headers)
 
     for kind, status in ((ArgumentError, 400), (UnknownError, 400), (MediaTypeError, 415)):
 
@@ -176,13 +181,12 @@ def _add_failures(app: FastAPI) -> None:
 
     async def mistaken(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        name, message = first["loc"][-1], first["msg"].replace("Input should be", "must be")
-        return JSONResponse({"error": f"{name} {message}"}, 400)
+        return failed(400, ArgumentError(explained(error.errors())))
 
     async def standard(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        message = f"{request.method} {request.url.path}: {error.detail} (/docs has all paths)"
+        path = shortened(request.url.path, LONGEST)
+        message = f"{request.method} {path}: {error.detail} (/docs has all paths)"
         return JSONResponse({"error": message}, error.status_code, error.headers)
 
     async def unexpected(request: Request, error: Exception) -> Response:

@@ -1,6 +1,7 @@
 """Bodies as messages: JSON, or a form as LibreTranslate's older clients send it."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from edgewise.errors import ArgumentError, EdgewiseError
-from edgewise.server.messages import Asked
+from edgewise.server.messages import MOST_TEXTS, Asked
 
 Message = TypeVar("Message", bound=Asked)
 TYPES = ("string_type", "list_type")
@@ -21,7 +22,7 @@ class MediaTypeError(EdgewiseError):
 
 async def read(request: Request, kind: type[Message]) -> Message:
     """The message in a body; ArgumentError says what is wrong with it."""
-    media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    media = (request.headers.get("content-type") or JSON).partition(";")[0].strip().lower()
     body = await request.body()
     if media == FORM:
         values: Any = _form(body)
@@ -32,9 +33,10 @@ async def read(request: Request, kind: type[Message]) -> Message:
     if not isinstance(values, dict):
         raise ArgumentError(f"the body must be an object; got {type(values).__name__}")
     try:
-        return kind.model_validate(values)
+        # Clients with types send null for what is not set.
+        return kind.model_validate({k: v for k, v in values.items() if v is not None})
     except ValidationError as error:
-        raise ArgumentError(_explained(error)) from None
+        raise ArgumentError(explained(error.errors(include_url=False))) from None
 
 
 def described(kind: type[Message]) -> dict[str, Any]:
@@ -56,10 +58,19 @@ def _json(body: bytes) -> Any:
 
 def _form(body: bytes) -> dict[str, Any]:
     """Fields by name; q may be there several times."""
+    if body.lstrip().startswith(b"{"):
+        raise ArgumentError(f"the body looks like JSON, but is sent as a form: say {JSON}")
     try:
-        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict")
+        pairs = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=MOST_TEXTS + 100,
+        )
     except UnicodeDecodeError:
         raise ArgumentError("the body must be a form in UTF-8; it is not") from None
+    except ValueError:
+        raise ArgumentError(f"a form must have at most {MOST_TEXTS} texts") from None
     values: dict[str, Any] = dict(pairs)
     texts = [value for name, value in pairs if name == "q"]
     if len(texts) > 1:
@@ -67,9 +78,8 @@ def _form(body: bytes) -> dict[str, Any]:
     return values
 
 
-def _explained(error: ValidationError) -> str:
-    """The first mistake: the field, and what was expected of it."""
-    mistakes = error.errors(include_url=False)
+def explained(mistakes: Sequence[Mapping[str, Any]]) -> str:
+    """One of pydantic's mistakes: the field, and what was expected of it."""
     # A field of several types has a mistake for each: that of the type which came says most.
     first = next((each for each in mistakes if each["type"] not in TYPES), mistakes[-1])
     name = ".".join(str(part) for part in first["loc"] if not _is_type(part))
@@ -82,4 +92,5 @@ def _explained(error: ValidationError) -> str:
 
 
 def _is_type(part: int | str) -> bool:
-    return isinstance(part, str) and (part == "str" or part.startswith("list["))
+    """What is no part of a field's name: its type, or where it stands."""
+    return isinstance(part, str) and (part in ("str", "query") or part.startswith("list["))

@@ -20,6 +20,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+GONE = 499  # what proxies log where a client did not wait
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -47,7 +48,9 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 499  # the client was gone before an answer
+        if scope["method"] == "HEAD":  # the same without its body, which is not sent
+            scope = {**scope, "method": "GET"}
+        began, status = time.perf_counter(), GONE
 
         async def counted(message: Message) -> None:
             nonlocal status
@@ -63,6 +66,9 @@ class Guard:
         self.open += 1
         try:
             await self._answered(scope, receive, counted)
+        except asyncio.CancelledError:  # the server ends, and has waited as long as it may
+            if status == GONE:
+                await _refused(RefusedError(503, "the server has shut down"), counted)
         finally:
             self.open -= 1
             path = getattr(scope.get("route"), "path", "other")
@@ -71,7 +77,7 @@ class Guard:
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if self.open > self.limits.requests:
+            if self.open > self.limits.requests and scope["path"] != "/health":
                 raise RefusedError(
                     503, "too many requests at a time: try again", **{"retry-after": "1"}
                 )

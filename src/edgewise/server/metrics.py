@@ -14,7 +14,7 @@ class Metrics:
         registry = self.registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.requests = Counter(
-            *("edgewise_requests", "Requests that were answered."),
+            *("edgewise_requests", "Requests, by status; 499: the client was gone."),
             *(("path", "status"),),
             registry=registry,
         )
@@ -27,8 +27,8 @@ class Metrics:
         self.waiting_requests = Gauge(
             "edgewise_waiting_requests", "Requests that are being answered.", registry=registry
         )
-        self.waiting_characters = Gauge(
-            "edgewise_waiting_characters", "Characters not yet computed.", registry=registry
+        self.waiting_sentences = Gauge(
+            "edgewise_waiting_sentences", "Sentences not yet computed.", registry=registry
         )
         self.batch_items = Histogram(
             *("edgewise_batch_items", "Sentences computed together."),

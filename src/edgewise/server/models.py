@@ -52,27 +52,30 @@ class Served:
         )
 
 
-def named(value: str) -> tuple[str, Path]:
-    """`NAME=DIR`, or `DIR`, whose name is then that of the folder."""
+def named(value: str) -> tuple[str | None, Path]:
+    """`NAME=DIR`, or `DIR` without a name."""
     name, equals, folder = value.partition("=")
     if not equals or Path(value).is_dir():
-        return Path(value).resolve().name, Path(value)
+        return None, Path(value)
     if not name.strip() or not folder:
         raise SettingError(f"--model must be DIR or NAME=DIR; got {value!r}")
     return name, Path(folder)
 
 
-def languages(name: str, folder: Path) -> tuple[str, str]:
-    """Those that the name says, such as en-de, else those that the folder says."""
-    if pair := _PAIR.fullmatch(name):
-        return pair[1], pair[2]
-    found = model_languages(folder)
+def languages(name: str | None, folder: Path) -> tuple[str, str]:
+    """Those that the given name says, such as en-de, else those that the folder says."""
+    found = _pair(name) or model_languages(folder) or _pair(folder.resolve().name)
     if found is None:
         raise SettingError(
             f"{folder} does not say which languages it translates (the names of the files it was "
             f"trained on did not): give it a name that does, as --model en-de={folder}"
         )
     return found
+
+
+def _pair(name: str | None) -> tuple[str, str] | None:
+    pair = _PAIR.fullmatch(name or "")
+    return None if pair is None else (pair[1], pair[2])
 
 
 class Models:

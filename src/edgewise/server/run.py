@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -24,7 +25,7 @@ KEEP_ALIVE_SECONDS = 15
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket at an address; SettingError if there is none. Nobody can connect to it yet."""
+    """A socket at an address; SettingError if there is none. Who connects has to wait."""
     if not 0 <= port <= 65535:  # which the system would take modulo 65,536
         raise SettingError(f"--port must be from 0 to 65535; got {port}")
     try:
@@ -34,6 +35,7 @@ def bound(host: str, port: int) -> socket.socket:
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
+        found.listen()  # another server that is just starting would else have the same
     except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingError(
@@ -43,10 +45,18 @@ def bound(host: str, port: int) -> socket.socket:
     return found
 
 
+@dataclass(frozen=True)
+class Ended:
+    """By which signal, and how many requests had taken too long to be answered."""
+
+    signal: int
+    cut_off: int
+
+
 def serve(
     models: Models, limits: Limits, listener: socket.socket, listening: Callable[[], None]
-) -> int:
-    """Answer requests until a signal comes, then those that are there; which signal it was.
+) -> Ended:
+    """Answer requests until a signal comes, then those that are there.
 
     listening: called when requests can come.
     """
@@ -54,7 +64,7 @@ def serve(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not what strangers send
     config = uvicorn.Config(
         app,
-        http=_deadline_for_headers(limits.header_seconds),
+        http=_with_deadlines(limits),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -65,7 +75,7 @@ def serve(
     )
     server = _Server(config, app.work, listening)
     server.run([listener])
-    return server.number
+    return Ended(server.number, server.cut_off)
 
 
 class _Server(uvicorn.Server):
@@ -73,11 +83,15 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, work: Work, listening: Callable[[], None]) -> None:
         super().__init__(config)
-        self.work, self.listening, self.number = work, listening, 0
+        self.work, self.listening, self.number, self.cut_off = work, listening, 0, 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        self.cut_off = len(self.server_state.tasks)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -95,34 +109,54 @@ class _Server(uvicorn.Server):
                 signal.signal(each, handler)
 
 
-def _deadline_for_headers(seconds: float) -> type[H11Protocol]:
-    """uvicorn's protocol, which closes a connection whose headers take longer."""
+class _Deadline:
+    """Something happens, unless it is called off in time."""
+
+    timer: asyncio.TimerHandle | None = None
+
+    def begin(self, seconds: float, act: Callable[[], None]) -> None:
+        if self.timer is None:
+            self.timer = asyncio.get_running_loop().call_later(seconds, act)
+
+    def call_off(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+def _with_deadlines(limits: Limits) -> type[H11Protocol]:
+    """uvicorn's protocol, which closes connections whose headers take long, or whose client does
+    not read its answer.
+    """
 
     class Protocol(H11Protocol):
-        deadline: asyncio.TimerHandle | None = None
-
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._watch()
+            self.reading, self.writing = _Deadline(), _Deadline()
+            self._await_headers()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            self._watch()
+            self._await_headers()
 
         def connection_lost(self, error: Exception | None) -> None:
             super().connection_lost(error)
-            self._unwatch()
+            self.reading.call_off()
+            self.writing.call_off()
 
-        def _watch(self) -> None:
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.writing.begin(limits.seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.writing.call_off()
+
+        def _await_headers(self) -> None:
             """Begin to wait when headers do, and end when they are there."""
             if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
-                self._unwatch()
-            elif self.deadline is None:
-                self.deadline = self.loop.call_later(seconds, self.transport.close)
-
-        def _unwatch(self) -> None:
-            if self.deadline is not None:
-                self.deadline.cancel()
-                self.deadline = None
+                self.reading.call_off()
+            else:
+                self.reading.begin(limits.header_seconds, self.transport.close)
 
     return Protocol

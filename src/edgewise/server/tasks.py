@@ -35,7 +35,8 @@ class Translating:
 
     @property
     def most(self) -> int:
-        return max(1, ROWS // self.settings.slots)
+        """Alternatives are searched for one sentence after the other."""
+        return 1 if self.settings.alternatives else max(1, ROWS // self.settings.slots)
 
     @property
     def characters(self) -> int:

@@ -8,6 +8,7 @@ waiting. Everything here runs in the event loop, but for the tasks.
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,8 +17,10 @@ from typing import Any, Protocol, runtime_checkable
 from edgewise.errors import EdgewiseError
 from edgewise.server.metrics import Metrics
 
-# Of the speed that is known, how much the newest batch counts.
-NEWEST = 0.2
+# The speed is that of so many batches.
+REMEMBERED = 20
+# An item costs as much as its characters and so many more: a search has steps beyond the source.
+EACH = 50
 LONGEST_PAUSE = 120
 
 
@@ -70,20 +73,22 @@ class Work:
         self.metrics, self.waiting, self.seconds = metrics, waiting, seconds
         self.draining = False  # no more requests are taken
         self.open = 0  # requests
-        self.pending = 0  # their characters
-        self.speed: float | None = None  # characters a second
+        self.pending = 0  # what their items cost
+        self._past: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)  # costs and seconds
         self._tickets: list[Ticket] = []  # those with items that wait, in the order of their turns
         self._some = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
 
     def refuse_if_busy(self) -> None:
         """BusyError if a request that came now would have to wait too long."""
-        delay = self.pending / self.speed if self.speed else 0.0
+        done, seconds = map(sum, zip(*self._past, strict=True)) if self._past else (1, 0)
+        delay = self.pending * seconds / done
         pause = min(max(1, math.ceil(delay)), LONGEST_PAUSE)
         if self.draining:
             raise BusyError("the server is shutting down", pause)
         if self.open >= self.waiting:
-            raise BusyError(f"{self.waiting} requests are waiting already", pause)
+            limit = self.waiting
+            raise BusyError(f"requests are waiting already, {limit} of at most {limit}", pause)
         if delay > self.seconds:
             raise BusyError(
                 f"what is waiting takes about {delay:.0f} s, and an answer may take "
@@ -128,6 +133,7 @@ class Work:
                 results = await loop.run_in_executor(self._thread, _computed, batch)
                 self._done(batch, results, time.perf_counter() - began)
         finally:
+            self.draining = True  # whatever the reason, nothing is computed any more
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _next(self) -> Batch:
@@ -165,14 +171,18 @@ class Work:
         self._count(items, -1)
         self.metrics.batch_items.observe(len(batch))
         self.metrics.batch_seconds.observe(seconds)
-        if characters := sum(map(len, items)):
-            speed, known = characters / seconds, self.speed
-            self.speed = speed if known is None else known + NEWEST * (speed - known)
+        # What is always computed alone, or was given up, says nothing of how long the rest takes.
+        if batch[0][0].task.most > 1 and all(ticket.wanted for ticket, _ in batch):
+            self._past.append((_cost(items), seconds))
 
     def _count(self, items: Sequence[str], sign: int = 1) -> None:
-        self.pending += sign * sum(map(len, items))
+        self.pending += sign * _cost(items)
         self.metrics.waiting_requests.set(self.open)
-        self.metrics.waiting_characters.set(self.pending)
+        self.metrics.waiting_sentences.inc(sign * len(items))
+
+
+def _cost(items: Sequence[str]) -> int:
+    return sum(map(len, items)) + EACH * len(items)
 
 
 def _computed(batch: Batch) -> list[Any]:
@@ -187,4 +197,6 @@ def _computed(batch: Batch) -> list[Any]:
 
 def _together(batch: Batch) -> list[Any]:
     items = [ticket.items[number] for ticket, number in batch]
-    return list(batch[0][0].task(items, lambda i: batch[i][0].wanted))
+    results = list(batch[0][0].task(items, lambda i: batch[i][0].wanted))
+    assert len(results) == len(items)
+    return results
