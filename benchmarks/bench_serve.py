@@ -22,7 +22,7 @@ from timing import machine, save
 
 from edgewise.data.text import TextFile
 
-CLIENTS, REQUESTS, ROUNDS = 64, 512, 7
+CLIENTS, REQUESTS, ROUNDS = 64, 256, 5
 TOGETHER, OVERLOAD, SECONDS, LIMIT = 16, 10, 60, 10
 SOAK, STEP = 10_000, 1000
 Rows = list[tuple[str, str]]

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +37,8 @@ class Upper:
 
 
 def new_work(**changes: Any) -> Work:
-    return Work(Metrics(), **{"waiting": 100, "seconds": 30.0, **changes})
+    thread = ThreadPoolExecutor(1)
+    return Work(Metrics(), thread, **{"waiting": 100, "seconds": 30.0, **changes})
 
 
 def running(work: Work, test: Callable[[], Coroutine[Any, Any, None]]) -> None:

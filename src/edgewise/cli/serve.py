@@ -3,7 +3,7 @@
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -11,6 +11,9 @@ from edgewise.cli.console import say
 from edgewise.cli.model_options import Run, load_translator
 from edgewise.errors import EdgewiseError, SettingError
 from edgewise.server.limits import Limits
+
+if TYPE_CHECKING:
+    from edgewise.decoding import Translator
 
 DEMO = Path("runs/demo/model")
 
@@ -66,7 +69,7 @@ def serve(
     """
     try:
         from edgewise.server.models import Models, Served, languages, named
-        from edgewise.server.run import bound
+        from edgewise.server.run import bound, compute_thread
         from edgewise.server.run import serve as run_server
     except ModuleNotFoundError as error:
         raise EdgewiseError(
@@ -80,12 +83,11 @@ def serve(
         )
     folders = [named(value) for value in model or [str(DEMO)]]
     listener = bound(host, port)
+    thread = compute_thread()
     served = []
     for name, folder in folders:
-        translator = load_translator([folder], run)
+        translator = thread.submit(_loaded, folder, run).result()
         source, target = languages(name, folder)
-        # The first time takes longer: not when somebody waits.
-        translator.translate(["."], min_length=0, max_length=4)
         served.append(Served(name or folder.resolve().name, source, target, translator))
         say(f"{served[-1].name}: {source} to {target}, {folder}")
     models = Models(served)
@@ -95,10 +97,17 @@ def serve(
         characters=limits.max_characters, waiting=limits.max_waiting, seconds=limits.timeout
     )
     ready = f"http://{shown}:{found} has the page, /docs the API; Ctrl-C ends"
-    ended = run_server(models, asked, listener, lambda: say(ready))
+    ended = run_server(models, asked, listener, thread, lambda: say(ready))
     if ended.cut_off:
         say(f"{ended.cut_off} requests were cut off, after {limits.timeout:g} s")
     else:
         say("all that was asked is answered")
     if ended.signal == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _loaded(folder: Path, run: Run) -> "Translator":
+    translator = load_translator([folder], run)
+    # The first time takes longer: not when somebody waits.
+    translator.translate(["."], min_length=0, max_length=4)
+    return translator

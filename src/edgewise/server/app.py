@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,9 +45,9 @@ REFUSALS: Responses = {
 class Application(Guard):
     """All of it, with its queue."""
 
-    def __init__(self, models: Models, limits: Limits) -> None:
+    def __init__(self, models: Models, limits: Limits, thread: ThreadPoolExecutor) -> None:
         metrics = Metrics()
-        self.work = Work(metrics, waiting=limits.waiting, seconds=limits.seconds)
+        self.work = Work(metrics, thread, waiting=limits.waiting, seconds=limits.seconds)
         api = Api(models, limits, metrics, self.work)
 
         @asynccontextmanager

@@ -68,8 +68,12 @@ Batch = list[tuple[Ticket, int]]
 class Work:
     """The queue. Somebody has to `run` it."""
 
-    def __init__(self, metrics: Metrics, *, waiting: int, seconds: float) -> None:
-        """waiting: requests, at most. seconds: one that would wait longer is not taken."""
+    def __init__(
+        self, metrics: Metrics, thread: ThreadPoolExecutor, *, waiting: int, seconds: float
+    ) -> None:
+        """thread: has one, which computes. waiting: requests, at most. seconds: one that would wait
+        longer is not taken.
+        """
         self.metrics, self.waiting, self.seconds = metrics, waiting, seconds
         self.draining = False  # no more requests are taken
         self.open = 0  # requests
@@ -77,7 +81,7 @@ class Work:
         self._past: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)  # costs and seconds
         self._tickets: list[Ticket] = []  # those with items that wait, in the order of their turns
         self._some = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._thread = thread
 
     def refuse_if_busy(self) -> None:
         """BusyError if a request that came now would have to wait too long."""
