@@ -67,49 +67,58 @@ async def results(ticket: Ticket) -> list[Any]:
     return [await result for result in ticket.results]
 
 
-def test_requests_that_wait_are_computed_together_by_turns() -> None:
+def test_what_waits_is_computed_together_and_what_came_first_comes_first() -> None:
     work, task = new_work(), Upper()
 
     async def test() -> None:
-        with (
-            work.submitted(task, ["first"]) as first,
-            work.submitted(task, ["a", "b", "c", "d", "e"]) as long,
-        ):
+        with work.submitted(task, ["first"]) as first:
             await begun(task)
             with (
-                work.submitted(task, ["x", "y"]) as second,
-                work.submitted(task, ["z"]) as third,
+                work.submitted(task, ["a", "b", "c"]) as second,
+                work.submitted(task, ["x", "y", "z"]) as third,
             ):
                 task.may_go_on.set()
-                assert await results(long) == ["A", "B", "C", "D", "E"]
+                assert await results(third) == ["X", "Y", "Z"]
+                assert await results(second) == ["A", "B", "C"]
                 assert await results(first) == ["FIRST"]
-                assert await results(second) == ["X", "Y"]
-                assert await results(third) == ["Z"]
 
     running(work, test)
-    # Who came meanwhile does not wait for the whole of the long one.
-    assert task.batches == [["first", "a", "b", "c"], ["d", "x", "z", "e"], ["y"]]
+    assert task.batches == [["first"], ["a", "b", "c", "x"], ["y", "z"]]
     assert work.open == work.pending == 0
 
 
-def test_other_tasks_are_not_computed_together_but_take_turns() -> None:
-    work, task, other = new_work(), Upper(most=1), Upper(most=1)
+def test_a_short_request_overtakes_a_long_one_that_is_not_nearly_done() -> None:
+    work, task = new_work(seconds=1e6), Upper()
+    work._past.append((1, 1.0))  # slow: what came earlier by some milliseconds is not favoured
+
+    async def test() -> None:
+        with work.submitted(task, [*"abcdefgh"]) as long:
+            await begun(task)
+            with work.submitted(task, ["x"]) as short, work.submitted(task, [*"mnopq"]) as other:
+                task.may_go_on.set()
+                for ticket in (short, long, other):
+                    await results(ticket)
+
+    running(work, test)
+    assert task.batches == [[*"abcd"], [*"xefg"], [*"hmno"], [*"pq"]]
+
+
+def test_other_tasks_are_computed_apart() -> None:
+    work, task, other = new_work(), Upper(), Upper()
+    task.may_go_on.set()
     other.may_go_on.set()
-    order: list[str] = []
 
     async def test() -> None:
         with (
-            work.submitted(task, ["a", "b", "c"]) as first,
+            work.submitted(task, ["a", "b"]) as first,
             work.submitted(other, ["x"]) as second,
+            work.submitted(task, ["c"]) as third,
         ):
-            for name, ticket in (("a", first), ("x", second)):
-                ticket.results[-1].add_done_callback(lambda _, name=name: order.append(name))
-            await begun(task)
-            task.may_go_on.set()
-            await asyncio.gather(results(first), results(second))
+            for ticket in (first, second, third):
+                await results(ticket)
 
     running(work, test)
-    assert order == ["x", "a"]
+    assert task.batches == [["a", "b", "c"]] and other.batches == [["x"]]
 
 
 def test_a_long_item_waits_for_a_batch_of_its_own() -> None:
@@ -121,7 +130,7 @@ def test_a_long_item_waits_for_a_batch_of_its_own() -> None:
             assert await results(ticket) == ["AA", "B" * 20, "CC", "DD"]
 
     running(work, test)
-    assert [len(batch) for batch in task.batches] == [1, 1, 2]
+    assert task.batches == [["aa"], ["b" * 20], ["cc", "dd"]]
 
 
 def test_an_item_that_fails_fails_alone() -> None:

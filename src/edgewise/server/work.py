@@ -1,8 +1,10 @@
 """What waits to be computed, and the one thread that computes.
 
 A request has items, such as sentences, of one task. The thread takes as many as the task computes
-together, from all requests with that task by turns, so that a long text does not keep short ones
-waiting. Everything here runs in the event loop, but for the tasks.
+together. Whose turn it is depends on when a request could be done, had it been alone: a short one
+overtakes a long one that is not nearly done, and equal ones are done in the order they came. (By
+turns, under more load than there is time for, all would be nearly done, and none in time.)
+Everything here runs in the event loop, but for the tasks.
 """
 
 import asyncio
@@ -22,6 +24,9 @@ REMEMBERED = 20
 # An item costs as much as its characters and so many more: a search has steps beyond the source.
 EACH = 50
 LONGEST_PAUSE = 120
+# Of the time that an answer may take, how much a request may have to wait: the rest is for itself,
+# and for what is not known of the speed.
+WAITING_SHARE = 0.75
 
 
 @runtime_checkable
@@ -55,11 +60,12 @@ class Ticket:
         self.task, self.items, self.wanted = task, items, True
         loop = asyncio.get_running_loop()
         self.results: list[asyncio.Future[Any]] = [loop.create_future() for _ in items]
+        self.came = time.monotonic()
         self.taken = 0  # items that are being computed, or have been
 
     @property
-    def waits(self) -> bool:
-        return self.taken < len(self.items)
+    def left(self) -> Sequence[str]:
+        return self.items[self.taken :]
 
 
 Batch = list[tuple[Ticket, int]]
@@ -79,26 +85,31 @@ class Work:
         self.open = 0  # requests
         self.pending = 0  # what their items cost
         self._past: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)  # costs and seconds
-        self._tickets: list[Ticket] = []  # those with items that wait, in the order of their turns
+        self._tickets: list[Ticket] = []  # those with items that wait
         self._some = asyncio.Event()
         self._thread = thread
 
     def refuse_if_busy(self) -> None:
         """BusyError if a request that came now would have to wait too long."""
-        done, seconds = map(sum, zip(*self._past, strict=True)) if self._past else (1, 0)
-        delay = self.pending * seconds / done
+        delay = self.pending * self._seconds
         pause = min(max(1, math.ceil(delay)), LONGEST_PAUSE)
         if self.draining:
             raise BusyError("the server is shutting down", pause)
         if self.open >= self.waiting:
             limit = self.waiting
             raise BusyError(f"requests are waiting already, {limit} of at most {limit}", pause)
-        if delay > self.seconds:
+        if delay > WAITING_SHARE * self.seconds:
             raise BusyError(
                 f"what is waiting takes about {delay:.0f} s, and an answer may take "
                 f"{self.seconds:g} s",
                 pause,
             )
+
+    @property
+    def _seconds(self) -> float:
+        """What each unit of cost takes, as far as is known."""
+        cost, seconds = (sum(each[part] for each in self._past) for part in (0, 1))
+        return seconds / cost if cost else 0.0
 
     @contextmanager
     def submitted(self, task: Task, items: Sequence[str]) -> Iterator[Ticket]:
@@ -115,9 +126,9 @@ class Work:
         finally:
             self.open -= 1
             ticket.wanted = False
-            if ticket.waits:
+            if ticket.left:
                 self._tickets.remove(ticket)
-            self._count(items[ticket.taken :], -1)
+            self._count(ticket.left, -1)
             for result in ticket.results:
                 if result.cancel() or result.cancelled():
                     self.metrics.dropped.inc()
@@ -141,25 +152,22 @@ class Work:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _next(self) -> Batch:
-        """Items of the task whose turn it is: one of each request, then a second one of each, …"""
+        """Items of the task whose turn it is, of one request after the other."""
+        pace = self._seconds
+        self._tickets.sort(key=lambda ticket: ticket.came + pace * _cost(ticket.left))
         task = self._tickets[0].task
         batch: Batch = []
         longest = 0
-        turns = [ticket for ticket in self._tickets if ticket.task == task]
-        for ticket in turns:  # which grows meanwhile
-            if len(batch) == task.most:
-                break
-            size = max(longest, len(ticket.items[ticket.taken]))
-            if batch and size * (len(batch) + 1) > task.characters:
-                continue  # too long to go with these
-            longest = size
-            batch.append((ticket, ticket.taken))
-            ticket.taken += 1
-            if ticket.waits:
-                turns.append(ticket)
-        served = {id(ticket) for ticket, _ in batch}
-        self._tickets = [ticket for ticket in self._tickets if ticket.waits]
-        self._tickets.sort(key=lambda ticket: id(ticket) in served)
+        for ticket in self._tickets:
+            if ticket.task != task:
+                continue
+            for item in ticket.left[: task.most - len(batch)]:
+                longest = max(longest, len(item))
+                if batch and longest * (len(batch) + 1) > task.characters:
+                    break  # too long to go with these
+                batch.append((ticket, ticket.taken))
+                ticket.taken += 1
+        self._tickets = [ticket for ticket in self._tickets if ticket.left]
         return batch
 
     def _done(self, batch: Batch, results: Sequence[Any], seconds: float) -> None:
