@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 DOCS = Path(__file__).parent
-TEXT = "Yesterday the old man saw the dog. The child that we know sleeps in the garden."
+TEXT = "Yesterday the old man saw the dog."
 DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 
@@ -37,7 +37,11 @@ def main() -> None:
                 page.fill("#source", TEXT)
                 page.wait_for_selector("#translation .word")
                 page.wait_for_selector("html[data-state=idle]")
-                page.hover("#translation .word >> nth=4")
+                if scheme == "dark":  # the other half: positions, within the sentence
+                    page.select_option("#stack", "encoder")
+                    page.select_option("#head", "2")
+                    page.wait_for_selector("html[data-state=idle]")
+                page.hover("#attention .query >> nth=4" if scheme == "dark" else ".word >> nth=4")
                 page.wait_for_selector("html[data-state=idle]")
                 page.screenshot(path=DOCS / f"page-{name}{scheme}.png")
         browser.close()
