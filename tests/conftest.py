@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 from torch import Tensor
+from torch.nn.functional import linear
 
 from edgewise import RelativePositions, relation_attention
 from edgewise.attention import functional
@@ -26,6 +27,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def require_rows_alike(rows: Sequence[int], inner: Sequence[int]) -> None:
+    """Skip where PyTorch's usual product, with the threads that are set, computes a row otherwise
+    if there are more: on Intel's CPUs, where MKL chooses its way by the number of rows.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for size in inner:
+        weight, x = (torch.randn(n, size, generator=generator) for n in (512, 1024))
+        whole = linear(x, weight)
+        for count in rows:
+            if not torch.equal(linear(x[:count], weight), whole[:count]):
+                reason = (
+                    f"on this CPU the usual product of {count} rows, {size} wide, is not that of "
+                    f"more rows with {torch.get_num_threads()} threads: see docs/log.md"
+                )
+                print(reason)
+                pytest.skip(reason)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ async def soaked(server: Server, count: int) -> None:
                 body = {"q": text, "source": "en", "target": "de"}
                 path = "/translate"
                 if i % 20 == 3:
-                    path = "/explain"
+                    path, body["translation"] = "/explain", "der Hund"
                 elif i % 20 == 5:
                     path = "/alternatives"
                 elif i % 20 == 7:
