@@ -40,6 +40,14 @@ def test_the_best_are_those_of_the_whole_distribution(rows, vocabulary, count, e
     )
 
 
+@pytest.mark.parametrize("vocabulary", [300, 8192, 8193])
+def test_a_bias_is_added_to_the_logits(vocabulary):
+    table, bias, x = torch.randn(vocabulary, 16), torch.randn(vocabulary), torch.randn(8, 16)
+    found = OutputLayer(table, bias)(x).all(torch.empty(0, dtype=torch.int64))
+    wanted = torch.log_softmax(torch.nn.functional.linear(x, table, bias), dim=1)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_one_token_and_all_tokens_have_the_same_log_probabilities():
     found = logits(8, 3000)
     tokens = torch.arange(5) * 599

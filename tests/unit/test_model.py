@@ -102,7 +102,9 @@ def test_the_papers_models_have_as_many_parameters_as_its_formulas_say(
 def pytorch_layers(model: Transformer) -> tuple[list[nn.Module], list[nn.Module]]:
     """PyTorch's own layers with the weights of the model's."""
     s = model.settings
+    activation = {"relu": "relu", "swish": nn.functional.silu, "gelu": "gelu"}[s.activation]
     options = {"dropout": 0.0, "batch_first": True, "norm_first": s.norm == "pre"}
+    options |= {"activation": activation, "layer_norm_eps": s.norm_epsilon}
     sizes = (s.d_model, s.heads, s.d_ff)
 
     def copy(pairs: list[tuple[nn.Module, nn.Module]]) -> None:
@@ -112,9 +114,13 @@ def pytorch_layers(model: Transformer) -> tuple[list[nn.Module], list[nn.Module]
     def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
         projections = [ours.query.weight, ours.key.weight, ours.value.weight]
         theirs.in_proj_weight.copy_(torch.cat(projections))
-        theirs.in_proj_bias.zero_()
         theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.in_proj_bias.zero_()
         theirs.out_proj.bias.zero_()
+        if s.bias:
+            biases = [ours.query.bias, ours.key.bias, ours.value.bias]
+            theirs.in_proj_bias.copy_(torch.cat(biases))
+            theirs.out_proj.bias.copy_(ours.output.bias)
 
     encoder, decoder = [], []
     with torch.no_grad():
@@ -139,30 +145,48 @@ def pytorch_layers(model: Transformer) -> tuple[list[nn.Module], list[nn.Module]
     return encoder, decoder
 
 
+OTHERS = {  # what models of other toolkits have
+    "as in the paper": {},
+    "biases": {"bias": True},
+    "swish": {"activation": "swish"},
+    "gelu": {"activation": "gelu"},
+    "three matrices": {"share_embeddings": False, "bias": True},
+    "epsilon": {"norm_epsilon": 1e-3},
+}
+
+
+@pytest.mark.parametrize("others", OTHERS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_with_absolute_positions_it_is_pytorch_s_transformer(norm: str) -> None:
-    model = model_of(**ABSOLUTE, norm=norm)
+def test_with_absolute_positions_it_is_pytorch_s_transformer(norm: str, others: str) -> None:
+    model = model_of(**ABSOLUTE, norm=norm, **OTHERS[others])
     source, target, mask = tokens(3, 7), tokens(3, 5, seed=1), padding(3, 7)
     encoder, decoder = pytorch_layers(model)
 
-    def embedded(sequence: Tensor) -> Tensor:
-        rows = model.embedding.weight[sequence] * math.sqrt(12)
+    def embedded(sequence: Tensor, embedding: nn.Embedding) -> Tensor:
+        rows = embedding.weight[sequence] * math.sqrt(12)
         return rows + sinusoids(sequence.shape[1], 12, torch.device("cpu")).double()
 
     def last(x: Tensor, norm_of: nn.Module) -> Tensor:
         if norm == "post":
             return x
-        return nn.functional.layer_norm(x, (12,), norm_of.weight, norm_of.bias)
+        epsilon = model.settings.norm_epsilon
+        return nn.functional.layer_norm(x, (12,), norm_of.weight, norm_of.bias, epsilon)
 
-    memory = embedded(source)
+    memory = embedded(source, model.embedding)
     for layer in encoder:
         memory = layer(memory, src_key_padding_mask=~mask)
     memory = last(memory, model.encoder_norm)
-    x, causal = embedded(target), nn.Transformer.generate_square_subsequent_mask(5).double()
+    x = embedded(target, model.target_embedding)
+    causal = nn.Transformer.generate_square_subsequent_mask(5).double()
     for layer in decoder:
         x = layer(x, memory, tgt_mask=causal, memory_key_padding_mask=~mask)
     x = last(x, model.decoder_norm)
-    assert_equal(model(source, mask, target), x @ model.embedding.weight.T)
+    expected = x @ model.output_embedding.weight.T
+    assert_equal(
+        model(source, mask, target), expected + (model.output_bias if model.settings.bias else 0)
+    )
+    matrices = {model.embedding, model.target_embedding, model.output_embedding}
+    assert len(matrices) == (1 if model.settings.share_embeddings else 3)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -423,7 +447,7 @@ def test_gradients_of_sums_made_in_place_are_those_of_the_function(
     norm: str, dropout: float
 ) -> None:
     residual = Residual(settings_of(norm=norm, dropout=dropout)).double()
-    layer = FeedForward(12, 20).double()
+    layer = FeedForward(settings_of(d_ff=20)).double()
 
     def function(x: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -441,7 +465,7 @@ def test_gradients_of_sums_made_in_place_are_those_of_the_function(
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_sums_are_not_rounded_to_the_precision_of_products_under_autocast(norm: str) -> None:
-    residual, layer = Residual(settings_of(norm=norm)), FeedForward(12, 20)
+    residual, layer = Residual(settings_of(norm=norm)), FeedForward(settings_of(d_ff=20))
     x = torch.randn(2, 3, 12)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = residual(x, layer)

@@ -6,21 +6,22 @@ from conftest import require_rows_alike
 
 from edgewise.decoding import product
 from edgewise.decoding.product import Product
+from edgewise.model.layers import ACTIVATIONS
 
 SIZES = [(512, 512), (1664, 512), (512, 1024), (2048, 512), (72, 24), (33, 7)]
 
 
-@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_it_is_the_product_that_pytorch_computes(sizes, with_bias, relu):
+def test_it_is_the_product_that_pytorch_computes(sizes, with_bias, activation):
     out, inner = sizes
     weight, x = torch.randn(out, inner), torch.randn(2, 5, inner)
     bias = torch.randn(out) if with_bias else None
     in_double = None if bias is None else bias.double()
     expected = torch.nn.functional.linear(x.double(), weight.double(), in_double)
-    expected = expected.relu() if relu else expected
-    found = Product(weight, bias, relu=relu)(x)
+    expected = expected if activation is None else ACTIVATIONS[activation](expected)
+    found = Product(weight, bias, activation=activation)(x)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -34,7 +35,7 @@ def test_where_the_operators_are_missing_the_usual_product_is_taken(monkeypatch)
     monkeypatch.setattr(product, "available", lambda: False)
     weight, bias, x = torch.randn(9, 7), torch.randn(9), torch.randn(4, 7)
     expected = torch.nn.functional.linear(x, weight, bias).relu()
-    assert torch.equal(Product(weight, bias, relu=True)(x), expected)
+    assert torch.equal(Product(weight, bias, activation="relu")(x), expected)
 
 
 @pytest.mark.parametrize("laid_out", [True, False])

@@ -216,10 +216,10 @@ def test_the_loss_of_low_precision_logits_is_summed_in_single_precision() -> Non
 # An update.
 
 
-def model_of() -> Transformer:
+def model_of(**changes: bool) -> Transformer:
     settings = ModelSettings(
         **{"encoder_layers": 1, "decoder_layers": 2, "d_model": 12, "heads": 3, "d_ff": 20},
-        **{"dropout": 0.0, "max_distance": 2},
+        **{"dropout": 0.0, "max_distance": 2, **changes},
     )
     model = Transformer(settings, VOCABULARY)
     initialise(model, 3)
@@ -246,16 +246,24 @@ def loss_of(model: Transformer, batch: Batch, smoothing: float) -> Tensor:
     source, target_input, target = map(
         torch.from_numpy, (batch.source, batch.target_input, batch.target)
     )
-    states = model.states(source, source != PAD, target_input)
-    return summed_loss(states, model.embedding.weight, target, smoothing)
+    logits = model(source, source != PAD, target_input).flatten(0, 1)
+    return torch.nn.functional.cross_entropy(
+        logits, target.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=smoothing
+    )
 
 
 def gradients_of(model: Transformer) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def test_an_update_takes_the_gradient_of_the_loss_per_token_of_all_its_batches() -> None:
-    trainer, model = Trainer(model_of(), TrainingSettings(device="cpu")), model_of()
+@pytest.mark.parametrize("changes", [{}, {"bias": True, "share_embeddings": False}])
+def test_an_update_takes_the_gradient_of_the_loss_per_token_of_all_its_batches(
+    changes: dict[str, bool],
+) -> None:
+    trainer, model = (
+        Trainer(model_of(**changes), TrainingSettings(device="cpu")),
+        model_of(**changes),
+    )
     update = trainer.update(1, BATCHES)
     tokens = [int((batch.target != PAD).sum()) for batch in BATCHES]
     assert len(set(tokens)) == 3

@@ -26,6 +26,16 @@ MODES = {
     "both": {"max_distance": 4, "sinusoids": True},
     "none": {"max_distance": None},
     "norm before": {"max_distance": 4, "norm": "pre"},
+    "biases": {"max_distance": 4, "bias": True},
+    "as other toolkits": {
+        "max_distance": None,
+        "sinusoids": True,
+        "bias": True,
+        "activation": "swish",
+        "share_embeddings": False,
+        "norm_epsilon": 1e-3,
+    },
+    "gelu": {"max_distance": 4, "norm": "pre", "activation": "gelu"},
 }
 SOURCES = [[7, 8, 9, 10, 11], [20, 21], list(range(5, 45)), [30] * 16]
 

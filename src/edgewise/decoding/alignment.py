@@ -26,7 +26,7 @@ def attention_to_source(
     """
     mask = source != PAD
     memory = model.encode(source, mask)
-    x = model.embed(pad(target[:, :-1], (1, 0), value=BEGIN))
+    x = model.embed(pad(target[:, :-1], (1, 0), value=BEGIN), model.target_embedding)
     *before, layer = list(model.decoder)[: max(1, len(model.decoder) - 1)]
     for earlier in before:
         x = earlier(x, memory, mask)

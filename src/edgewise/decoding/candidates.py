@@ -6,6 +6,7 @@ only their tokens are compared. The logarithm of the sum of exponentials is take
 while a slice lies in the cache; the whole vocabulary is never sorted or normalised.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -101,14 +102,20 @@ class Logits(NamedTuple):
 
 
 class OutputLayer:
-    """The product with the embeddings, in slices."""
+    """The product with the embeddings, in slices, and a bias if there is one."""
 
-    def __init__(self, table: Float[Tensor, "vocabulary d_model"]) -> None:
+    def __init__(
+        self,
+        table: Float[Tensor, "vocabulary d_model"],
+        bias: Float[Tensor, " vocabulary"] | None = None,
+    ) -> None:
         self.vocabulary = len(table)
-        parts = table.split(SLICE)
-        self._padding = -len(parts[-1]) % BLOCK
-        padded = pad(parts[-1], (0, 0, 0, self._padding))
-        self._products = [Product(part) for part in (*parts[:-1], padded)]
+        self._padding = -len(table) % BLOCK  # of which a slice is a multiple
+        parts = pad(table, (0, 0, 0, self._padding)).split(SLICE)
+        biases: Sequence[Tensor | None] = [None] * len(parts)
+        if bias is not None:
+            biases = pad(bias.detach(), (0, self._padding)).split(SLICE)
+        self._products = [Product(*both) for both in zip(parts, biases, strict=True)]
 
     def __call__(self, x: Float[Tensor, "rows d_model"]) -> Logits:
         slices, greatest, sums = [], [], []

@@ -72,13 +72,13 @@ def explain(model: Transformer, source: Sequence[int], target: Sequence[int]) ->
     encoder: list[Attention] = []
     decoder: list[Attention] = []
     cross: list[Attention] = []
-    memory = model.embed(_tokens("source", source, model))
+    memory = model.embed(_tokens("source", source, model), model.embedding)
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
         memory = layer.around_attention(memory, _kept(encoder, layer.attention, causal=False))
         memory = layer.around_feed_forward(memory, layer.feed_forward)
     memory = model.encoder_norm(memory)
-    x = model.embed(_tokens("target", target, model))
+    x = model.embed(_tokens("target", target, model), model.target_embedding)
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
         x = layer.around_attention(x, _kept(decoder, layer.attention, causal=True))

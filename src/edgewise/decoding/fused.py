@@ -60,8 +60,21 @@ class FusedSelfAttention:
         if attention.value_table is not None:
             labels[1], farthest = _causal_rows(attention.value_table.detach(), distance)
             bias = out @ farthest.expand(heads, -1).flatten()
+        if (own := attention.output.bias) is not None:
+            bias = own.detach() if bias is None else bias + own.detach()
         scale = 1 / math.sqrt(attention.d_head)
-        return cls(Product(torch.cat((query * scale, key, value))), Product(out, bias), labels)
+        return cls(
+            Product(torch.cat((query * scale, key, value)), _biases(attention, scale)),
+            Product(out, bias),
+            labels,
+        )
+
+
+def _biases(attention: RelationAttention, scale: float) -> Float[Tensor, " inner_3"] | None:
+    """Of queries, keys and values, for one product."""
+    if attention.query.bias is None:
+        return None
+    return torch.cat((attention.query.bias * scale, attention.key.bias, attention.value.bias))
 
 
 def _causal_rows(
@@ -79,21 +92,27 @@ class FusedCrossAttention:
     query: Product
     # No `Product`: it is used once a sentence, and oneDNN would keep code for each number of rows.
     key_value: Float[Tensor, "key_value d_model"]
+    key_value_bias: Float[Tensor, " key_value"] | None
     out: Product
 
     @classmethod
     def of(cls, attention: CrossAttention) -> "FusedCrossAttention":
         query, key, value, out = (
-            layer.weight.detach()
+            (layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
             for layer in (attention.query, attention.key, attention.value, attention.output)
         )
-        scale = 1 / math.sqrt(query.shape[0] // attention.heads)
-        return cls(Product(query * scale), torch.cat((key, value)), Product(out))
+        scale = 1 / math.sqrt(len(query[0]) // attention.heads)
+        return cls(
+            Product(query[0] * scale, None if query[1] is None else query[1] * scale),
+            torch.cat((key[0], value[0])),
+            None if key[1] is None or value[1] is None else torch.cat((key[1], value[1])),
+            Product(*out),
+        )
 
 
 @dataclass(frozen=True)
 class FusedFeedForward:
-    """Two linear maps with a ReLU between them."""
+    """Two linear maps with a nonlinear function between them."""
 
     inner: Product
     outer: Product
@@ -101,7 +120,7 @@ class FusedFeedForward:
     @classmethod
     def of(cls, layer: FeedForward) -> "FusedFeedForward":
         return cls(
-            Product(layer.inner.weight, layer.inner.bias, relu=True),
+            Product(layer.inner.weight, layer.inner.bias, activation=layer.activation),
             Product(layer.outer.weight, layer.outer.bias),
         )
 
@@ -138,8 +157,8 @@ class FusedDecoder:
         settings = model.settings
         self.model, self.heads, self.d_model = model, settings.heads, settings.d_model
         self.norm_before, self.sinusoids = settings.norm == "pre", settings.sinusoids
-        self.embedding = model.embedding.weight.detach()
-        self.output = OutputLayer(self.embedding)
+        self.embedding = model.target_embedding.weight.detach()
+        self.output = OutputLayer(model.output_embedding.weight.detach(), model.output_bias)
         self.layers = [
             FusedLayer.of(layer) for layer in model.decoder if isinstance(layer, DecoderLayer)
         ]

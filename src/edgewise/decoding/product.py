@@ -14,9 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear
 
+from edgewise.model.layers import ACTIVATIONS
+from edgewise.model.settings import Activation
+
 
 class Product:
-    """x W^T + b, and a ReLU if wanted."""
+    """x W^T + b, and a nonlinear function of that if wanted."""
 
     @torch.no_grad()
     def __init__(
@@ -24,9 +27,9 @@ class Product:
         weight: Float[Tensor, "out inner"],
         bias: Float[Tensor, " out"] | None = None,
         *,
-        relu: bool = False,
+        activation: Activation | None = None,
     ) -> None:
-        self.relu = relu
+        self._activation = activation
         self._bias = None if bias is None else bias.detach()
         self._packed = weight.device.type == "cpu" and weight.dtype == torch.float32 and available()
         weight = weight.detach()
@@ -34,13 +37,21 @@ class Product:
 
     def __call__(self, x: Float[Tensor, "*rows inner"]) -> Float[Tensor, "*rows out"]:
         if self._packed:
-            after = "relu" if self.relu else "none"
             result: Tensor = torch.ops.mkldnn._linear_pointwise(
-                x, self._weight, self._bias, after, [], ""
+                x, self._weight, self._bias, *_OF_ONEDNN[self._activation]
             )
             return result
         result = linear(x, self._weight, self._bias)
-        return result.relu_() if self.relu else result
+        return result if self._activation is None else ACTIVATIONS[self._activation](result)
+
+
+# As its operator takes them: the name, numbers, and which kind.
+_OF_ONEDNN: dict[Activation | None, tuple[str, list[float], str]] = {
+    None: ("none", [], ""),
+    "relu": ("relu", [], ""),
+    "swish": ("swish", [], ""),
+    "gelu": ("gelu", [], "none"),
+}
 
 
 @cache

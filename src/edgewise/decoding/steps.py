@@ -80,8 +80,9 @@ class Steps:
         for chosen, memory, lengths in encoded:
             rows, n = torch.tensor(chosen, device=device), memory.shape[1]
             for kept, layer in zip(self._memory, decoder.layers, strict=True):
-                both = linear(memory, layer.cross.key_value).view(*memory.shape[:2], 2, heads, -1)
-                kept[:, rows, :, :n] = both.permute(2, 0, 3, 1, 4)
+                both = linear(memory, layer.cross.key_value, layer.cross.key_value_bias)
+                by_head = both.view(*memory.shape[:2], 2, heads, -1)
+                kept[:, rows, :, :n] = by_head.permute(2, 0, 3, 1, 4)
             for i, length in zip(chosen, lengths, strict=True):
                 self._source_mask[i, ..., :length] = 0
         # Of each layer: keys and values, sentence, head, position and slot, feature.

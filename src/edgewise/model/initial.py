@@ -20,7 +20,7 @@ def initialise(model: Transformer, seed: int) -> None:
 
 
 def _fill(values: Tensor, name: str, generator: torch.Generator) -> None:
-    if name == "embedding.weight":
+    if name.endswith("embedding.weight"):
         nn.init.normal_(values, std=values.shape[1] ** -0.5, generator=generator)
     elif name.endswith("_table"):  # each head's by itself
         bound = math.sqrt(6 / (values.shape[-2] + values.shape[-1]))

@@ -8,19 +8,20 @@ from torch import Tensor, nn
 
 from edgewise.attention import RelationAttention, relation_attention
 from edgewise.model.dropout import Dropout
-from edgewise.model.settings import ModelSettings
+from edgewise.model.settings import Activation, ModelSettings
 
 
 class CrossAttention(nn.Module):
     """Attention from the decoder to the encoder's output: without relations, as in the paper."""
 
-    def __init__(self, d_model: int, heads: int, dropout: float) -> None:
+    def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.query = nn.Linear(d_model, d_model, bias=False)
-        self.key = nn.Linear(d_model, d_model, bias=False)
-        self.value = nn.Linear(d_model, d_model, bias=False)
-        self.output = nn.Linear(d_model, d_model, bias=False)
+        self.heads, self.dropout = settings.heads, settings.attention_dropout
+        d_model, bias = settings.d_model, settings.bias
+        self.query = nn.Linear(d_model, d_model, bias=bias)
+        self.key = nn.Linear(d_model, d_model, bias=bias)
+        self.value = nn.Linear(d_model, d_model, bias=bias)
+        self.output = nn.Linear(d_model, d_model, bias=bias)
 
     def forward(
         self,
@@ -41,16 +42,25 @@ class CrossAttention(nn.Module):
         return result
 
 
-class FeedForward(nn.Module):
-    """Two linear maps with a ReLU between them."""
+# ReLU in place: its gradient needs the result only.
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "swish": nn.functional.silu,
+    "gelu": nn.functional.gelu,
+}
 
-    def __init__(self, d_model: int, d_ff: int) -> None:
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinear function between them."""
+
+    def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.inner = nn.Linear(d_model, d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
+        self.activation: Activation = settings.activation
+        self.inner = nn.Linear(settings.d_model, settings.d_ff)
+        self.outer = nn.Linear(settings.d_ff, settings.d_model)
 
     def forward(self, x: Float[Tensor, "batch n d_model"]) -> Float[Tensor, "batch n d_model"]:
-        result: Tensor = self.outer(torch.relu_(self.inner(x)))
+        result: Tensor = self.outer(ACTIVATIONS[self.activation](self.inner(x)))
         return result
 
 
@@ -59,7 +69,7 @@ class Residual(nn.Module):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(settings.d_model)
+        self.norm = nn.LayerNorm(settings.d_model, settings.norm_epsilon)
         self.dropout = Dropout(settings.dropout)
         self.before = settings.norm == "pre"
 
@@ -84,7 +94,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.attention = self_attention(settings)
-        self.feed_forward = FeedForward(settings.d_model, settings.d_ff)
+        self.feed_forward = FeedForward(settings)
         self.around_attention = Residual(settings)
         self.around_feed_forward = Residual(settings)
 
@@ -104,8 +114,8 @@ class DecoderLayer(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         self.attention = self_attention(settings)
-        self.cross = CrossAttention(settings.d_model, settings.heads, settings.attention_dropout)
-        self.feed_forward = FeedForward(settings.d_model, settings.d_ff)
+        self.cross = CrossAttention(settings)
+        self.feed_forward = FeedForward(settings)
         self.around_attention = Residual(settings)
         self.around_cross = Residual(settings)
         self.around_feed_forward = Residual(settings)
@@ -132,4 +142,5 @@ def self_attention(settings: ModelSettings) -> RelationAttention:
         on_values=settings.on_values,
         per_head=settings.tables == "head",
         dropout=settings.attention_dropout,
+        bias=settings.bias,
     )

@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from edgewise.settings import Settings
 
+Activation = Literal["relu", "swish", "gelu"]
+
 
 class ModelSettings(Settings):
     """The architecture, but for the size of the vocabulary, which is the corpus's."""
@@ -33,6 +35,17 @@ class ModelSettings(Settings):
     )
     on_keys: bool = Field(True, description="Relative positions in the keys, a^K.")
     on_values: bool = Field(True, description="Relative positions in the values, a^V.")
+    # The paper has one value of each of these; models of other toolkits have others.
+    activation: Activation = Field(
+        "relu", description="Between the two maps of the feed-forward layers."
+    )
+    bias: bool = Field(False, description="Biases in attention and of the output's logits.")
+    share_embeddings: bool = Field(
+        True, description="One matrix of embeddings for source, target and output, else three."
+    )
+    norm_epsilon: float = Field(
+        1e-5, gt=0, le=1e-2, description="What layer norms add to the variance."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModelSettings":

@@ -1,4 +1,4 @@
-"""Encoder, decoder and one matrix of embeddings for source, target and output."""
+"""Encoder, decoder and embeddings: one matrix for source, target and output, or three."""
 
 import math
 from collections.abc import Iterable
@@ -22,6 +22,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.settings, self.vocabulary = settings, vocabulary
         self.embedding = nn.Embedding(vocabulary, settings.d_model)
+        self.target_embedding = self.output_embedding = self.embedding
+        if not settings.share_embeddings:
+            self.target_embedding = nn.Embedding(vocabulary, settings.d_model)
+            self.output_embedding = nn.Embedding(vocabulary, settings.d_model)
+        self.output_bias = nn.Parameter(torch.zeros(vocabulary)) if settings.bias else None
         self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
         if settings.tables == "shared":
@@ -29,8 +34,10 @@ class Transformer(nn.Module):
             share_tables(self.encoder)
             share_tables(self.decoder)
         # With the norm before each sublayer, nothing else would normalise the sum of them all.
-        last = (lambda: nn.LayerNorm(settings.d_model)) if settings.norm == "pre" else nn.Identity
-        self.encoder_norm, self.decoder_norm = last(), last()
+        sizes = settings.d_model, settings.norm_epsilon
+        self.encoder_norm, self.decoder_norm = (
+            nn.LayerNorm(*sizes) if settings.norm == "pre" else nn.Identity() for _ in range(2)
+        )
         self.dropout = Dropout(settings.dropout)
 
     def forward(
@@ -56,7 +63,7 @@ class Transformer(nn.Module):
         source: Int[Tensor, "batch n_source"],
         mask: Bool[Tensor, "batch n_source"] | None,
     ) -> Float[Tensor, "batch n_source d_model"]:
-        x = self.embed(source)
+        x = self.embed(source, self.embedding)
         for layer in self.encoder:
             x = layer(x, mask)
         result: Tensor = self.encoder_norm(x)
@@ -68,18 +75,20 @@ class Transformer(nn.Module):
         memory: Float[Tensor, "batch n_source d_model"],
         mask: Bool[Tensor, "batch n_source"] | None,
     ) -> Float[Tensor, "batch n_target d_model"]:
-        x = self.embed(target)
+        x = self.embed(target, self.target_embedding)
         for layer in self.decoder:
             x = layer(x, memory, mask)
         result: Tensor = self.decoder_norm(x)
         return result
 
     def logits(self, x: Float[Tensor, "*n d_model"]) -> Float[Tensor, "*n vocabulary"]:
-        return linear(x, self.embedding.weight)
+        return linear(x, self.output_embedding.weight, self.output_bias)
 
-    def embed(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n d_model"]:
-        """What the first layer is given."""
-        x = self.embedding(tokens).mul_(math.sqrt(self.settings.d_model))
+    def embed(
+        self, tokens: Int[Tensor, "batch n"], embedding: nn.Embedding
+    ) -> Float[Tensor, "batch n d_model"]:
+        """What the first layer is given, by the embeddings of source or target."""
+        x = embedding(tokens).mul_(math.sqrt(self.settings.d_model))
         if self.settings.sinusoids:
             x.add_(sinusoids(tokens.shape[1], self.settings.d_model, x.device))
         result: Tensor = self.dropout(x)

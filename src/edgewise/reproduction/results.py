@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgewise.errors import DataError, SettingError
 from edgewise.evaluation.bootstrap import SentenceStatistics
+from edgewise.model.settings import ModelSettings
 from edgewise.reproduction.cells import Cell
 from edgewise.storage import read_json, write_json
 
@@ -115,12 +116,20 @@ def finished(cell: Cell, out: Path) -> Result | None:
     if not path.is_file():
         return None
     result = Result.read(path)
-    if differs := changed(result.asked, cell.asked()):
+    if differs := changed(in_full(result.asked), cell.asked()):
         raise SettingError(
             f"{path} was measured with other settings: {differs} (remove it and {cell.work(out)}, "
             "or give another --out)"
         )
     return result
+
+
+def in_full(asked: dict[str, Any]) -> dict[str, Any]:
+    """With the defaults of those settings of a model that were not there when it was stored."""
+    model = asked.get("model")
+    if not isinstance(model, dict):
+        return asked
+    return asked | {"model": ModelSettings().model_dump(mode="json") | model}
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> str:

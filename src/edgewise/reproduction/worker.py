@@ -32,7 +32,7 @@ from edgewise.model.settings import ModelSettings
 from edgewise.reproduction.cells import Cell
 from edgewise.reproduction.corpora import Pair, Texts, lines_of
 from edgewise.reproduction.hardware import hardware
-from edgewise.reproduction.results import Measured, Result, changed
+from edgewise.reproduction.results import Measured, Result, changed, in_full
 from edgewise.reproduction.scales import Scale
 from edgewise.storage import read_json, write_json, write_text
 from edgewise.training.loop import train
@@ -55,7 +55,7 @@ def order(cell: Cell, texts: Texts, out: Path) -> Path:
     folder, asked = cell.work(out), cell.asked() | {"files": texts.files}
     if (folder / "cell.json").is_file():
         before = read_json(folder / "cell.json")
-        if differs := changed(before.get("asked", {}), asked):
+        if differs := changed(in_full(before.get("asked", {})), asked):
             raise SettingError(
                 f"{folder} was begun with other settings: {differs} (remove it, or give another "
                 "--out)"

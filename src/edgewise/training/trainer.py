@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from edgewise.data.batches import Batch, Batches
 from edgewise.data.vocabulary import PAD
@@ -160,7 +161,11 @@ class Trainer:
         mask = None if (batch.source != PAD).all() else source != PAD
         with self._precision():
             states = self._states(source, mask, target_input)
-            return summed_loss(states, self.model.embedding.weight, target, smoothing)
+            table, bias = self.model.output_embedding.weight, self.model.output_bias
+            if bias is not None:  # as one column more, of states that are 1 there
+                states = pad(states, (0, 1), value=1.0)
+                table = torch.cat((table, bias[:, None]), dim=1)
+            return summed_loss(states, table, target, smoothing)
 
     def _gradients(self) -> list[Tensor]:
         """Of all ranks, added up once an update."""
