@@ -119,7 +119,7 @@ def test_every_value_survives_the_file() -> None:
             **{"encoder_layers": 1, "decoder_layers": 2, "d_model": 12, "heads": 3, "d_ff": 5},
             **{"dropout": 0.1 + 0.2, "attention_dropout": 1e-7, "norm": "pre", "sinusoids": True},
             **{"max_distance": 0, "tables": "shared", "on_keys": False, "activation": "gelu"},
-            **{"bias": True, "share_embeddings": False, "norm_epsilon": 1e-6},
+            **{"bias": True, "share_embeddings": False, "norm_epsilon": 1e-6, "source_end": False},
         ),
         training=TrainingSettings(
             **{"steps": 6, "batch_tokens": 7, "batches": 15, "warmup": 9, "factor": 1e-30},

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from edgewise.checkpoint.tensors import save_tensors
-from edgewise.data.vocabulary import Vocabulary
+from edgewise.data.tokenizer import Tokenizer, load_tokenizer
 from edgewise.errors import DataError, SettingError
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
@@ -52,7 +52,7 @@ def write_model(
     folder: Path,
     tensors: Mapping[str, Tensor],
     settings: ModelSettings,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     about: Mapping[str, object],
     languages: tuple[str, str] | None = None,
 ) -> None:
@@ -61,7 +61,7 @@ def write_model(
     languages: codes of source and target, if they are known.
     """
     (folder / "tokenizer").mkdir(parents=True)
-    (folder / "tokenizer" / "vocabulary.model").write_bytes(vocabulary.model)
+    vocabulary.write(folder / "tokenizer")
     save_tensors(tensors, folder / "model.safetensors")
     config = {
         "architecture": settings.model_dump(),
@@ -86,7 +86,7 @@ def write_model(
     seal(folder, KIND, VERSION)
 
 
-def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Vocabulary]:
+def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Tokenizer]:
     """The parts of a model folder, every file checked against the manifest."""
     if (folder / "last").is_dir():
         raise SettingError(
@@ -94,7 +94,7 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Vocabula
         )
     check(folder, KIND, VERSION)
     config = read_json(folder / "config.json")
-    vocabulary = Vocabulary.load(folder)
+    vocabulary = load_tokenizer(folder)
     try:
         settings = ModelSettings(**config["architecture"])
         digest = config["vocabulary"]["sha256"]
@@ -118,7 +118,7 @@ def model_languages(folder: Path) -> tuple[str, str] | None:
     return source, target
 
 
-def load_model(folder: Path) -> tuple[Transformer, Vocabulary]:
+def load_model(folder: Path) -> tuple[Transformer, Tokenizer]:
     """The model of a folder, ready to translate, and its vocabulary."""
     tensors, settings, vocabulary = read_model(folder)
     model = Transformer(settings, vocabulary.size)

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from edgewise.cli.console import console, require_streams, say
-from edgewise.data.vocabulary import BEGIN, END
+from edgewise.data.vocabulary import BEGIN
 from edgewise.errors import SettingError
 from edgewise.storage import new_folder, require_free, seal, write_json
 
@@ -51,6 +51,7 @@ def explain(
     from edgewise.cli.pictures import figures, require_matplotlib, require_readable, save
     from edgewise.decoding import Translator, explanation
     from edgewise.decoding.native import NativeEngine
+    from edgewise.decoding.sources import as_read
     from edgewise.decoding.translator import folder_settings
 
     require_streams("stdout")
@@ -60,12 +61,12 @@ def explain(
         require_sentence("--translation", translation)
     require_free(out, KIND, overwrite=overwrite)
     transformer, vocabulary = load_model(model)
-    source = [*vocabulary.encode([text])[0], END]
+    source = as_read(vocabulary.encode([text])[0], transformer.settings)
     require_readable("--text", source)
     if translation is None:
         translator = Translator(NativeEngine([transformer], vocabulary), folder_settings(model))
         (translation,) = translator.translate([text])
-    target = [BEGIN, *vocabulary.encode([translation])[0]]
+    target = [BEGIN, *vocabulary.encode_target([translation])[0]]
     require_readable("the translation", target)
     say(f"translation: {translation}")
     explained = explanation.explain(transformer, source, target)

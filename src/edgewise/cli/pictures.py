@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from edgewise.attention import RelationAttention
-from edgewise.data.vocabulary import BEGIN, END, Vocabulary
+from edgewise.data.tokenizer import Tokenizer
+from edgewise.data.vocabulary import BEGIN, END
 from edgewise.decoding import Translator
 from edgewise.decoding.explanation import Attention, Explanation, explain
 from edgewise.decoding.native import NativeEngine
@@ -59,7 +60,7 @@ def picture_attention(translator: Translator, text: str, folder: Path) -> Path:
     return folder
 
 
-def figures(explanation: Explanation, model: Transformer, vocabulary: Vocabulary) -> Figures:
+def figures(explanation: Explanation, model: Transformer, vocabulary: Tokenizer) -> Figures:
     """All pictures of an explanation: the name of each, and what is to be in it."""
     source, target = (shown(vocabulary, side) for side in (explanation.source, explanation.target))
     yield from attention_figures("encoder", explanation.encoder, source)
@@ -274,7 +275,7 @@ def token_grid(
     return Grid(title, rows, columns, width=width, height=height, left=left, below=below)
 
 
-def shown(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[str]:
+def shown(vocabulary: Tokenizer, tokens: Sequence[int]) -> list[str]:
     """The pieces with an open box for a space, which fonts have and eyes find."""
     return [piece.replace("\u2581", "\u2423") for piece in vocabulary.pieces(tokens)]
 

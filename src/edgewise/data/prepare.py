@@ -59,7 +59,7 @@ def prepare(
             vocabulary = learn(train, of_train, vocab, seed)
         else:
             vocabulary = vocab
-        (folder / "vocabulary.model").write_bytes(vocabulary.model)
+        vocabulary.write(folder)
         report: dict[str, Any] = {
             "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest}
         }

@@ -73,6 +73,10 @@ class Vocabulary:
             raise _explained(str(error), size) from None
         return cls(model.getvalue())
 
+    def write(self, folder: Path) -> None:
+        """Write its file into a folder."""
+        (folder / "vocabulary.model").write_bytes(self.model)
+
     @property
     def size(self) -> int:
         return int(self._processor.vocab_size())
@@ -87,12 +91,21 @@ class Vocabulary:
         """The token of the byte that ends a line: no line has it."""
         return int(self._processor.piece_to_id("<0x0A>"))
 
+    @property
+    def excluded(self) -> list[int]:
+        """What a translation never has: tokens that are no text, and what would end a line."""
+        return [PAD, BEGIN, UNKNOWN, self.newline]
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The tokens of each line, without begin or end."""
         tokens: list[list[int]] = self._processor.encode(
             [_escape(line) for line in lines], num_threads=1
         )
         return tokens
+
+    def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
+        """The same of translations: both languages have one vocabulary."""
+        return self.encode(lines)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; begin, end and padding are nothing."""

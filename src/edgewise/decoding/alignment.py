@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from edgewise.attention import attention_parts
-from edgewise.data.vocabulary import BEGIN, PAD
+from edgewise.data.vocabulary import BEGIN
+from edgewise.decoding.sources import seen
 from edgewise.model.layers import DecoderLayer
 from edgewise.model.transformer import Transformer
 
@@ -24,7 +25,7 @@ def attention_to_source(
     """How much the decoder looked at each source token when it gave each target token: the mean of
     the heads of the last layer but one, which align best (Garg et al. 2019).
     """
-    mask = source != PAD
+    mask = seen(source, model.settings)
     memory = model.encode(source, mask)
     x = model.embed(pad(target[:, :-1], (1, 0), value=BEGIN), model.target_embedding)
     *before, layer = list(model.decoder)[: max(1, len(model.decoder) - 1)]

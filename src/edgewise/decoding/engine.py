@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.data.vocabulary import Vocabulary
+from edgewise.data.tokenizer import Tokenizer
 from edgewise.decoding.settings import DecodingSettings
 
 Tokens = Sequence[int]
@@ -32,7 +32,7 @@ class Engine(Protocol):
     """
 
     @property
-    def vocabulary(self) -> Vocabulary: ...
+    def vocabulary(self) -> Tokenizer: ...
 
     def search(
         self,

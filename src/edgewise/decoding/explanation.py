@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from edgewise.attention import RelationAttention, RelativePositions, attention_parts
-from edgewise.data.vocabulary import Vocabulary
+from edgewise.data.tokenizer import Tokenizer
 from edgewise.errors import ArgumentError
 from edgewise.model.layers import CrossAttention, DecoderLayer, EncoderLayer
 from edgewise.model.transformer import Transformer
@@ -116,7 +116,7 @@ def weight_by_distance(
     return WeightByDistance(list(distances), torch.stack(means, dim=-1), beyond)
 
 
-def summary(explanation: Explanation, vocabulary: Vocabulary) -> dict[str, Any]:
+def summary(explanation: Explanation, vocabulary: Tokenizer) -> dict[str, Any]:
     """Pieces and weights by distance, as JSON can have them; `beyond` is null without such keys."""
     return {
         "source": vocabulary.pieces(explanation.source),

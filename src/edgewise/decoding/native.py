@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.checkpoint.model_folder import load_model
-from edgewise.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from edgewise.data.tokenizer import Tokenizer
+from edgewise.data.vocabulary import BEGIN, END
 from edgewise.decoding.alignment import attention_to_source
 from edgewise.decoding.batching import by_length
 from edgewise.decoding.beam import beam_search
@@ -39,7 +40,7 @@ class NativeEngine:
     def __init__(
         self,
         models: Sequence[Transformer],
-        vocabulary: Vocabulary,
+        vocabulary: Tokenizer,
         *,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
@@ -47,8 +48,7 @@ class NativeEngine:
         self.models = [model.eval() for model in models]
         self.vocabulary, self.batch_tokens = vocabulary, batch_tokens
         self._decoders = [FusedDecoder(model) for model in models]
-        # Never of a translation: what is no text, and the byte that would end a line.
-        self._excluded = [PAD, BEGIN, UNKNOWN, vocabulary.newline]
+        self._excluded = vocabulary.excluded
 
     @classmethod
     def load(

@@ -5,7 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from edgewise.data.vocabulary import BEGIN, PAD
+from edgewise.data.vocabulary import BEGIN
+from edgewise.decoding.sources import seen
 from edgewise.model.transformer import Transformer
 
 # Logits held at a time.
@@ -19,7 +20,7 @@ def token_log_probabilities(
 ) -> Float[Tensor, "batch n_target"]:
     """Of each target token after those before it. Source and target end with END, then PAD."""
     shifted = pad(target[:, :-1], (1, 0), value=BEGIN)
-    states = model.states(source, source != PAD, shifted).flatten(0, 1)
+    states = model.states(source, seen(source, model.settings), shifted).flatten(0, 1)
     rows = max(8, SLICE // model.vocabulary // 8 * 8)
     parts = []
     for some, tokens in zip(states.split(rows), target.flatten().split(rows), strict=True):

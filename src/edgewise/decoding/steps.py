@@ -23,6 +23,7 @@ from torch.nn.functional import linear, pad
 from edgewise.data.batches import padded
 from edgewise.data.vocabulary import PAD
 from edgewise.decoding.fused import FusedCrossAttention, FusedDecoder, FusedSelfAttention
+from edgewise.decoding.sources import as_read, seen
 from edgewise.model.transformer import Transformer, sinusoids
 
 ROWS, WIDTH = 4, 16
@@ -52,8 +53,8 @@ def encode(
     results = []
     for size, chosen in groups.items():
         tokens = wide([sources[i] for i in chosen], size).to(model.embedding.weight.device)
-        lengths = [len(sources[i]) + 1 for i in chosen]
-        results.append((chosen, model.encode(tokens, tokens != PAD), lengths))
+        lengths = [len(as_read(sources[i], model.settings)) for i in chosen]
+        results.append((chosen, model.encode(tokens, seen(tokens, model.settings)), lengths))
     return results
 
 

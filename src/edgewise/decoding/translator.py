@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from edgewise.data.vocabulary import Vocabulary
+from edgewise.data.tokenizer import Tokenizer
 from edgewise.decoding.alignment import word_links
 from edgewise.decoding.engine import Engine, Hypothesis, Tokens, Wanted
 from edgewise.decoding.native import NativeEngine
@@ -76,7 +76,7 @@ class Translator:
         return cls(engine, settings, max_source_tokens=max_source_tokens)
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> Tokenizer:
         return self.engine.vocabulary
 
     def translate(self, texts: Iterable[str], **settings: Any) -> list[str]:
@@ -111,7 +111,7 @@ class Translator:
             )
         chosen = self.changed(settings)
         tokens = self.vocabulary.encode(texts)
-        beginnings = self.vocabulary.encode(starts)
+        beginnings = self.vocabulary.encode_target(starts)
         for name, rows in (("texts", tokens), ("prefixes", beginnings)):
             for i, row in enumerate(rows):
                 if refusal := self._refusal(row):
@@ -132,7 +132,7 @@ class Translator:
             raise ArgumentError(
                 f"targets must be as many as sources, {len(left)}; got {len(right)}"
             )
-        pair = self.vocabulary.encode(left), self.vocabulary.encode(right)
+        pair = self.vocabulary.encode(left), self.vocabulary.encode_target(right)
         for name, rows in zip(("sources", "targets"), pair, strict=True):
             for i, tokens in enumerate(rows):
                 if refusal := self._refusal(tokens):

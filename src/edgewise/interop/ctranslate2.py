@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from edgewise.attention import RelationAttention
 from edgewise.checkpoint.model_folder import load_model
-from edgewise.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from edgewise.data.tokenizer import Tokenizer
+from edgewise.data.vocabulary import BEGIN, END, UNKNOWN
 from edgewise.errors import EdgewiseError, SettingError
 from edgewise.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward
 from edgewise.model.settings import ModelSettings
@@ -44,17 +45,17 @@ def export(folder: Path, out: Path, *, overwrite: bool = False) -> None:
     with new_folder(out) as new:
         spec.save(str(new))
         (new / "tokenizer").mkdir()
-        (new / "tokenizer" / "vocabulary.model").write_bytes(vocabulary.model)
+        vocabulary.write(new / "tokenizer")
         shutil.copyfile(folder / "generation_config.json", new / "generation_config.json")
         seal(new, KIND, VERSION)
 
 
-def decoding_options(vocabulary: Vocabulary) -> dict[str, Any]:
+def decoding_options(vocabulary: Tokenizer) -> dict[str, Any]:
     """For translate_batch: only text is generated, it may be empty, and no source is cut."""
     return {
         "disable_unk": True,
         "suppress_sequences": [
-            vocabulary.pieces([token]) for token in (PAD, BEGIN, vocabulary.newline)
+            vocabulary.pieces([token]) for token in vocabulary.excluded if token != UNKNOWN
         ],
         "min_decoding_length": 0,
         "max_input_length": 0,
@@ -79,7 +80,7 @@ def require_exportable(settings: ModelSettings, folder: Path) -> None:
         )
 
 
-def specification(model: Transformer, vocabulary: Vocabulary) -> Any:
+def specification(model: Transformer, vocabulary: Tokenizer) -> Any:
     """The model in CTranslate2's terms; equal arrays are stored once."""
     from ctranslate2.specs import TransformerSpec
 
@@ -162,7 +163,7 @@ def set_norm(spec: Any, norm: nn.LayerNorm) -> None:
     spec.gamma, spec.beta = array(norm.weight), array(norm.bias)
 
 
-def set_tokens(spec: Any, vocabulary: Vocabulary) -> None:
+def set_tokens(spec: Any, vocabulary: Tokenizer) -> None:
     """All pieces in order, and what those without text are for."""
     pieces = vocabulary.pieces(range(vocabulary.size))
     spec.register_source_vocabulary(pieces)

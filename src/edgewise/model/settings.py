@@ -43,6 +43,7 @@ class ModelSettings(Settings):
     share_embeddings: bool = Field(
         True, description="One matrix of embeddings for source, target and output, else three."
     )
+    source_end: bool = Field(True, description="Sources end with the token that says so.")
     norm_epsilon: float = Field(
         1e-5, gt=0, le=1e-2, description="What layer norms add to the variance."
     )

@@ -14,6 +14,7 @@ from edgewise.decoding.engine import Tokens, Wanted
 from edgewise.decoding.explanation import Attention, explain
 from edgewise.decoding.native import ROWS
 from edgewise.decoding.settings import DecodingSettings
+from edgewise.decoding.sources import as_read
 from edgewise.decoding.translator import Translation
 from edgewise.errors import ArgumentError
 from edgewise.model.layers import DecoderLayer, EncoderLayer
@@ -77,11 +78,12 @@ class Explaining(_Alone):
         translation = self.translation
         if translation is None:
             (translation,) = translator.translate([text], n_best=1)
-        self._require_short("translation", target := vocabulary.encode([translation])[0])
-        found = explain(self.model.transformer, [*source, END], [BEGIN, *target])
+        self._require_short("translation", target := vocabulary.encode_target([translation])[0])
+        seen = as_read(source, self.model.transformer.settings)
+        found = explain(self.model.transformer, seen, [BEGIN, *target])
         layers: list[Attention] = getattr(found, self.stack)
         # The decoder reads a token and writes the next one, which is what it looks around for.
-        seen, read, written = ([*source, END], [BEGIN, *target], [*target, END])
+        read, written = [BEGIN, *target], [*target, END]
         queries, keys = {
             "encoder": (seen, seen),
             "decoder": (read, read),

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from edgewise.data.batches import Batch, Batches
 from edgewise.data.vocabulary import PAD
 from edgewise.decoding.device import device_named, within_memory
+from edgewise.decoding.sources import seen
 from edgewise.errors import SettingError
 from edgewise.model.initial import seed_of
 from edgewise.model.transformer import Transformer
@@ -158,7 +159,9 @@ class Trainer:
             torch.from_numpy(array).to(self.device)
             for array in (batch.source, batch.target_input, batch.target)
         )
-        mask = None if (batch.source != PAD).all() else source != PAD
+        settings = self.model.settings
+        full = settings.source_end and (batch.source != PAD).all()
+        mask = None if full else seen(source, settings)
         with self._precision():
             states = self._states(source, mask, target_input)
             table, bias = self.model.output_embedding.weight, self.model.output_bias

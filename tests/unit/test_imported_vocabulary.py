@@ -1,0 +1,131 @@
+"""Vocabularies of models from elsewhere."""
+
+import io
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from edgewise.data.imported_vocabulary import ImportedVocabulary
+from edgewise.data.tokenizer import Tokenizer, load_tokenizer
+from edgewise.data.vocabulary import UNKNOWN, Vocabulary
+from edgewise.errors import DataError
+
+SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
+LINES = ["the old man sleeps .", "a man reads the old book .", "old books sleep ."] * 3
+
+
+def spm(lines: list[str] = LINES, size: int = 40) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def pieces_of(model: bytes) -> list[str]:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(i) for i in range(3, processor.vocab_size())]
+
+
+def test_text_is_cut_by_sentencepiece_and_numbered_by_the_list() -> None:
+    model = spm()
+    pieces = [*SPECIAL, *reversed(pieces_of(model))]
+    vocabulary = ImportedVocabulary(model, model, pieces)
+    (tokens,) = vocabulary.encode(["the old man"])
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert vocabulary.pieces(tokens) == processor.encode("the old man", out_type=str)
+    assert [pieces[token] for token in tokens] == vocabulary.pieces(tokens)
+    assert vocabulary.decode(tokens) == "the old man"
+    assert vocabulary.decode([0, 1, *tokens, 3, 2]) == "the old man"
+
+
+def test_source_and_target_may_be_cut_by_two_models() -> None:
+    models = spm(), spm(["der alte Mann schläft .", "alte Bücher schlafen ."] * 3, 50)
+    known = dict.fromkeys(piece for model in models for piece in pieces_of(model))
+    vocabulary = ImportedVocabulary(*models, [*SPECIAL, *known])
+    processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in models]
+    text = "alte man"
+    for found, processor in zip(
+        (vocabulary.encode([text]), vocabulary.encode_target([text])), processors, strict=True
+    ):
+        cut = processor.encode(text, out_type=str)
+        assert vocabulary.pieces(found[0]) == [p if p in known else "<unk>" for p in cut]
+
+
+def test_a_piece_of_one_side_is_unknown_to_the_other() -> None:
+    model = spm()
+    pieces = [*SPECIAL, *pieces_of(model)]
+    (full,) = ImportedVocabulary(model, model, pieces).encode(["the old man"])
+    other = ImportedVocabulary(model, model, pieces, source_only=full[:1], target_only=full[-1:])
+    assert other.encode(["the old man"]) == [[*full[:-1], UNKNOWN]]
+    assert other.encode_target(["the old man"]) == [[UNKNOWN, *full[1:]]]
+    assert set(other.excluded) == {0, 1, 3, full[0]}
+
+
+def test_what_would_end_a_line_is_never_of_a_translation() -> None:
+    model = spm()
+    vocabulary = ImportedVocabulary(model, model, [*SPECIAL, "a", "<0x0A>", "b\n", "c"])
+    assert vocabulary.excluded == [0, 1, 3, 5, 6]
+
+
+def test_a_language_before_the_text_is_one_token() -> None:
+    model = spm()
+    plain = [*SPECIAL, *pieces_of(model)]
+    vocabulary = ImportedVocabulary(model, model, [*plain, ">>fra<<"])
+    (text,) = vocabulary.encode(["the old man"])
+    assert vocabulary.encode([">>fra<< the old man"]) == [[len(plain), *text]]
+    assert vocabulary.encode([">>deu<< the old man"]) == [[UNKNOWN, *text]]
+    # Without such tokens it is text.
+    (found,) = ImportedVocabulary(model, model, plain).encode([">>fra<< the old man"])
+    assert len(found) > len(text) + 1
+
+
+def test_it_survives_its_folder(tmp_path: Path) -> None:
+    model = spm()
+    vocabulary = ImportedVocabulary(model, model, [*SPECIAL, *pieces_of(model)], source_only=[5])
+    (tmp_path / "tokenizer").mkdir()
+    vocabulary.write(tmp_path / "tokenizer")
+    again = load_tokenizer(tmp_path)
+    assert isinstance(again, ImportedVocabulary) and isinstance(again, Tokenizer)
+    assert again.digest == vocabulary.digest and again.excluded == vocabulary.excluded
+    assert again.encode(LINES) == vocabulary.encode(LINES)
+    other = ImportedVocabulary(model, model, [*SPECIAL, *pieces_of(model)])
+    assert other.digest != vocabulary.digest
+
+
+def test_ours_is_a_tokenizer_too() -> None:
+    assert isinstance(Vocabulary.train(LINES * 20, 320), Tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([*SPECIAL, "a", "a"], "no two of them alike"),
+        (SPECIAL, "more than four pieces"),
+    ],
+)
+def test_lists_that_are_none_are_refused(pieces: list[str], message: str) -> None:
+    model = spm()
+    with pytest.raises(DataError, match=message):
+        ImportedVocabulary(model, model, pieces)
+
+
+def test_damaged_files_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    model = spm()
+    ImportedVocabulary(model, model, [*SPECIAL, *pieces_of(model)]).write(folder)
+    (folder / "target.model").write_bytes(b"no model")
+    with pytest.raises(DataError, match="no sentencepiece model, or a damaged one"):
+        load_tokenizer(tmp_path)
+    (folder / "target.model").unlink()
+    with pytest.raises(DataError, match=r"cannot be read: .*target\.model"):
+        load_tokenizer(tmp_path)
+    (folder / "pieces.json").write_text("[]")
+    with pytest.raises(DataError, match="cannot be read"):
+        load_tokenizer(tmp_path)
