@@ -28,11 +28,16 @@ class Hypothesis:
 class Engine(Protocol):
     """Runs a model on sentences given as tokens, in any number and of any length.
 
-    An answer never depends on which other sentences are asked for in the same call.
+    An answer of ours never depends on which other sentences are asked for in the same call; one of
+    another engine does not but for rounding.
     """
 
     @property
     def vocabulary(self) -> Tokenizer: ...
+
+    @property
+    def batch_tokens(self) -> int:
+        """Of the sources, times hypotheses, computed together."""
 
     def search(
         self,

@@ -13,29 +13,22 @@ from torch import Tensor
 
 from edgewise.checkpoint.model_folder import load_model
 from edgewise.data.tokenizer import Tokenizer
-from edgewise.data.vocabulary import BEGIN, END
 from edgewise.decoding.alignment import attention_to_source
-from edgewise.decoding.batching import by_length
-from edgewise.decoding.beam import beam_search
-from edgewise.decoding.bounds import Bounds
-from edgewise.decoding.candidates import Distribution, Logits
+from edgewise.decoding.beam import Step
+from edgewise.decoding.candidates import Logits
 from edgewise.decoding.device import device_named, within_memory
-from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
+from edgewise.decoding.engine import Tokens
 from edgewise.decoding.fused import FusedDecoder
-from edgewise.decoding.sampling import sample
 from edgewise.decoding.scoring import token_log_probabilities
-from edgewise.decoding.settings import BATCH_TOKENS, DecodingSettings
+from edgewise.decoding.settings import BATCH_TOKENS
+from edgewise.decoding.stepped import SteppedEngine, Together, same_vocabulary
 from edgewise.decoding.steps import WIDTH, Steps, up, wide
-from edgewise.errors import DataError, SettingError
+from edgewise.errors import DataError
 from edgewise.model.transformer import Transformer
 
-# Hypotheses computed together at most: products with more rows are no faster, and each takes memory
-# for as many positions as its translation has, which the tokens of short sources do not tell.
-ROWS = 128
 
-
-class NativeEngine:
-    """Runs our models by PyTorch. Calls keep nothing: threads may share it."""
+class NativeEngine(SteppedEngine):
+    """Runs our models by PyTorch."""
 
     def __init__(
         self,
@@ -44,11 +37,9 @@ class NativeEngine:
         *,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
-        """batch_tokens: of the sources, times hypotheses, computed together."""
+        super().__init__(vocabulary, batch_tokens)
         self.models = [model.eval() for model in models]
-        self.vocabulary, self.batch_tokens = vocabulary, batch_tokens
         self._decoders = [FusedDecoder(model) for model in models]
-        self._excluded = vocabulary.excluded
 
     @classmethod
     def load(
@@ -61,93 +52,18 @@ class NativeEngine:
         """The models of folders; more than one must have the same vocabulary."""
         where = device_named(str(device))
         loaded = [load_model(folder) for folder in folders]
-        vocabulary = loaded[0][1]
-        for folder, (_, other) in zip(folders, loaded, strict=True):
-            if other.digest != vocabulary.digest:
-                raise SettingError(
-                    f"models that translate together must have one vocabulary; {folder} has "
-                    f"another than {folders[0]}"
-                )
+        vocabulary = same_vocabulary(folders, [each for _, each in loaded])
         models = [model.to(where) for model, _ in loaded]
         return cls(models, vocabulary, batch_tokens=batch_tokens)
 
-    @torch.inference_mode()
-    def search(
-        self,
-        sources: Sequence[Tokens],
-        prefixes: Sequence[Tokens],
-        settings: DecodingSettings,
-        wanted: Wanted | None = None,
-    ) -> list[list[Hypothesis]]:
-        wanted = wanted or (lambda sentence: True)
-        if settings.alternatives:
-            return self._alternatives(sources, prefixes, settings, wanted)
-        results: list[list[Hypothesis]] = [[] for _ in sources]
-        lengths = [up(len(source) + 1, WIDTH) for source in sources]
-        rows = max(1, ROWS // settings.slots)
-        for chosen in by_length(lengths, self.batch_tokens // settings.slots, rows):
-            some = [sources[i] for i in chosen], [prefixes[i] for i in chosen]
-            with self._memory():
-                found = self._search(*some, settings, _renumbered(wanted, chosen))
-            for i, hypotheses in zip(chosen, found, strict=True):
-                results[i] = hypotheses
-        return results
-
-    def _search(
-        self,
-        sources: list[Tokens],
-        prefixes: list[Tokens],
-        settings: DecodingSettings,
-        wanted: Wanted,
-    ) -> list[list[Hypothesis]]:
-        if not any(map(wanted, range(len(sources)))):
-            return [[] for _ in sources]
-        step = _Together(self._decoders, sources, settings.slots)
-        limits = [
-            settings.limit(len(source), len(prefix))
-            for source, prefix in zip(sources, prefixes, strict=True)
-        ]
-        bounds = Bounds(prefixes, limits, settings.min_length, BEGIN, END, self._excluded, wanted)
-        if settings.sample:
-            return sample(step, bounds, settings, sources)
-        return beam_search(
-            *(step, bounds),
-            beam=settings.beam,
-            n_best=settings.n_best,
-            length_penalty=settings.length_penalty,
-        )
-
-    def _alternatives(
-        self,
-        sources: Sequence[Tokens],
-        prefixes: Sequence[Tokens],
-        settings: DecodingSettings,
-        wanted: Wanted,
-    ) -> list[list[Hypothesis]]:
-        """The likeliest tokens after each prefix, each with its best continuation."""
-        single = settings.model_copy(update={"alternatives": False, "n_best": 1})
-        excluded = torch.tensor([*self._excluded, END])
-        results: list[list[Hypothesis]] = []
-        for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-            if not wanted(i):
-                results.append([])
-                continue
-            step = _Together(self._decoders, [source], 1)
-            for token in (BEGIN, *prefix):
-                predictions = step(torch.tensor([[token]]), None)
-            tokens = predictions.best(settings.n_best, excluded).token[0].tolist()
-            begun = [[*prefix, token] for token in tokens]
-            same = _renumbered(wanted, [i] * len(begun))
-            found = self.search([source] * len(begun), begun, single, same)
-            every = (each for continued in found for each in continued)
-            results.append(sorted(every, key=lambda each: -each.score))
-        return results
+    def begin(self, sources: Sequence[Tokens], slots: int) -> Step:
+        return Together([_NativeStep(decoder, sources, slots) for decoder in self._decoders])
 
     @torch.inference_mode()
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
         results = [0.0] * len(sources)
         for chosen, source, target in self._pairs(sources, targets):
-            with self._memory():
+            with self.memory():
                 together = [token_log_probabilities(each, source, target) for each in self.models]
             each = torch.stack(together).logsumexp(0) - math.log(len(together))
             for i, values in zip(chosen, each, strict=True):
@@ -162,7 +78,7 @@ class NativeEngine:
     ) -> list[NDArray[np.float32]]:
         results: list[NDArray[np.float32]] = [np.zeros((0, 0), np.float32)] * len(sources)
         for chosen, source, target in self._pairs(sources, targets):
-            with self._memory():
+            with self.memory():
                 weights = sum(attention_to_source(each, source, target) for each in self.models)
             assert isinstance(weights, Tensor)
             for i, matrix in zip(chosen, weights.cpu(), strict=True):
@@ -170,7 +86,7 @@ class NativeEngine:
                 results[i] = matrix[:rows, :columns].numpy() / len(self.models)
         return results
 
-    def _memory(self) -> AbstractContextManager[None]:
+    def memory(self) -> AbstractContextManager[None]:
         return within_memory(
             f"on {self.models[0].embedding.weight.device}: lower batch_tokens (it is "
             f"{self.batch_tokens}), or give shorter sentences"
@@ -200,34 +116,16 @@ class NativeEngine:
         return batches
 
 
-def _renumbered(wanted: Wanted, numbers: Sequence[int]) -> Wanted:
-    """The same of a batch, whose sentences have these numbers."""
-    return lambda row: wanted(numbers[row])
+class _NativeStep:
+    """A model of ours, a position at a time."""
 
-
-class _Together:
-    """The step of one model, or the mean of the probabilities of several."""
-
-    def __init__(
-        self,
-        decoders: Sequence[FusedDecoder],
-        sources: Sequence[Tokens],
-        slots: int,
-    ) -> None:
-        self._outputs = [decoder.output for decoder in decoders]
-        self._steps = [Steps(decoder, sources, slots) for decoder in decoders]
+    def __init__(self, decoder: FusedDecoder, sources: Sequence[Tokens], slots: int) -> None:
+        self._output, self._steps = decoder.output, Steps(decoder, sources, slots)
 
     def __call__(
         self, tokens: Int[Tensor, "batch slots"], parents: Int[Tensor, "batch slots"] | None
-    ) -> Logits | Distribution:
-        every = zip(self._outputs, self._steps, strict=True)
-        if len(self._steps) == 1:
-            ((output, step),) = every
-            return output(step(tokens, parents))
-        nothing = tokens.new_empty(0)
-        each = [output(step(tokens, parents)).all(nothing) for output, step in every]
-        return Distribution(torch.stack(each).logsumexp(0) - math.log(len(each)))
+    ) -> Logits:
+        return self._output(self._steps(tokens, parents))
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> None:
-        for step in self._steps:
-            step.keep(sentences)
+        self._steps.keep(sentences)

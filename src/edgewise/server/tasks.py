@@ -12,9 +12,9 @@ from edgewise.data.vocabulary import BEGIN, END
 from edgewise.decoding.alignment import word_numbers
 from edgewise.decoding.engine import Tokens, Wanted
 from edgewise.decoding.explanation import Attention, explain
-from edgewise.decoding.native import ROWS
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.decoding.sources import as_read
+from edgewise.decoding.stepped import ROWS
 from edgewise.decoding.translator import Translation
 from edgewise.errors import ArgumentError
 from edgewise.model.layers import DecoderLayer, EncoderLayer
