@@ -284,7 +284,7 @@ def test_the_folder_has_the_engine_s_files_and_what_turns_text_into_pieces(
     exported(random_model(vocabulary), vocabulary, tmp_path)
     out = tmp_path / "out"
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == {
-        *("model.bin", "config.json", "shared_vocabulary.json"),
+        *("model.bin", "config.json", "shared_vocabulary.json", "README.md"),
         *("tokenizer/vocabulary.model", "generation_config.json", MANIFEST),
     }
     assert Vocabulary.load(out).digest == vocabulary.digest

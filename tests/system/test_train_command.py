@@ -589,7 +589,10 @@ def test_average_writes_the_mean_of_the_last_models(
         torch.testing.assert_close(tensor.double(), mean, rtol=1e-7, atol=1e-9)
     for folder in (trained / "best", trained / "last", out):
         assert model_languages(folder) == ("en", "de")
-    assert "| languages | en to de |" in (out / "README.md").read_text()
+    for folder in (trained / "best", trained / "last", out):
+        card = (folder / "README.md").read_text()
+        assert card.startswith("# A translation model: en to de\n")
+        assert "## Training data\n\n- train.en and train.de: " in card
     translator = Translator.load(out)
     translator.max_tokens = 7
     assert len(translator.translate(["The king sleeps.", ""])) == 2

@@ -3,7 +3,13 @@
 from pathlib import Path
 
 from edgewise.checkpoint.checkpoints import STEPS
-from edgewise.checkpoint.model_folder import KIND, model_languages, read_model, write_model
+from edgewise.checkpoint.model_folder import (
+    KIND,
+    model_data,
+    model_languages,
+    read_model,
+    write_model,
+)
 from edgewise.errors import DataError, SettingError
 from edgewise.storage import new_folder, require_free
 
@@ -33,5 +39,9 @@ def average(run: Path, last: int, out: Path, *, overwrite: bool = False) -> list
     result = {name: tensor.to(total[name].dtype) for name, tensor in mean.items()}
     about = {"mean of the updates": ", ".join(map(str, steps))}
     with new_folder(out) as new:
-        write_model(new, result, settings, vocabulary, about, model_languages(paths[0]))
+        write_model(
+            *(new, result, settings, vocabulary, about),
+            languages=model_languages(paths[0]),
+            data=model_data(paths[0]),
+        )
     return steps

@@ -10,7 +10,7 @@ in between, because the run was stopped, goes with the next: in the end a run ha
 checkpoints, and the same mean of them, whether it was stopped or not.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,12 @@ class Checkpoints:
         settings: ModelSettings,
         vocabulary: Vocabulary,
         languages: tuple[str, str] | None = None,
+        data: Sequence[str] = (),
     ) -> None:
+        """languages, data: for the models' cards."""
         self.run, self.folder = run, run / "checkpoints"
-        self.settings, self.vocabulary, self.languages = settings, vocabulary, languages
+        self.settings, self.vocabulary = settings, vocabulary
+        self.languages, self.data = languages, data
         for left in (self.folder, *self.folder.glob("*")):
             sweep(left)
         self._remove_passed()  # had the process been killed just before
@@ -101,10 +104,13 @@ class Checkpoints:
             if (self._path(old) / "state").exists():
                 remove(self._path(old) / "state")
 
-    def save_best(self, step: int, weights: Mapping[str, Tensor], loss: float) -> None:
+    def save_best(
+        self, step: int, weights: Mapping[str, Tensor], loss: float, bleu: object = None
+    ) -> None:
         """Save the model alone, and remove the one that was the best before."""
         path = self.folder / f"best-{step:08d}"
         about = {"updates": step, "validation loss per token": f"{loss:.4f}"}
+        about |= {} if bleu is None else {"validation BLEU, greedy": bleu}
         with new_folder(path) as new:
             self._write(new, weights, about)
         _link(self.run / "best", path)
@@ -115,7 +121,11 @@ class Checkpoints:
     def _write(
         self, folder: Path, weights: Mapping[str, Tensor], about: Mapping[str, object]
     ) -> None:
-        write_model(folder, weights, self.settings, self.vocabulary, about, self.languages)
+        write_model(
+            *(folder, weights, self.settings, self.vocabulary, about),
+            languages=self.languages,
+            data=self.data,
+        )
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, ascending."""

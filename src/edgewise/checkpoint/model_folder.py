@@ -1,7 +1,7 @@
 """A model as a folder: settings, weights, tokenizer, manifest and card."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from edgewise.checkpoint.card import write_card
 from edgewise.checkpoint.tensors import save_tensors
 from edgewise.data.tokenizer import Tokenizer, load_tokenizer
 from edgewise.errors import DataError, SettingError
@@ -20,27 +21,6 @@ from edgewise.storage import check, new_folder, read_json, seal, write_json
 KIND, VERSION = "model", 1
 # How such a model is meant to be used: as in the paper. Any of the DecodingSettings may stand here.
 GENERATION = {"beam": 4, "length_penalty": 0.6, "extra_tokens": 50}
-
-_CARD = """# A translation model
-
-Encoder and decoder, {positions}; trained by edgewise
-([relative positions](https://arxiv.org/abs/1803.02155)).
-
-| | |
-|---|---|
-| parameters | {parameters:,} |
-| vocabulary | {vocabulary:,} pieces, shared by both languages |
-| layers | {encoder} + {decoder}, width {d_model}, {heads} heads |
-{about}
-`config.json` has the architecture, `model.safetensors` the weights, `tokenizer/` the sentencepiece
-model, `manifest.json` the hash of each file. Nothing here is code.
-
-```python
-from edgewise.decoding import Translator
-
-Translator.load("this folder").translate(["…"])
-```
-"""
 
 
 def weights(model: Transformer) -> dict[str, Tensor]:
@@ -55,34 +35,27 @@ def write_model(
     vocabulary: Tokenizer,
     about: Mapping[str, object],
     languages: tuple[str, str] | None = None,
+    data: Sequence[str] = (),
 ) -> None:
-    """Fill a new, empty folder and seal it. `about` is for the card's reader.
+    """Fill a new, empty folder and seal it. `about` and `data` are for the card's reader.
 
-    languages: codes of source and target, if they are known.
+    languages: codes of source and target, if they are known. data: what it was trained on.
     """
     (folder / "tokenizer").mkdir(parents=True)
     vocabulary.write(folder / "tokenizer")
     save_tensors(tensors, folder / "model.safetensors")
+    write_json(folder / "generation_config.json", GENERATION)
     config = {
         "architecture": settings.model_dump(),
         "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest},
         "languages": languages,
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "about": {name: str(value) for name, value in about.items()},
+        "data": list(data),
+        "scores": [],
+        "engine": "edgewise",
     }
-    write_json(folder / "config.json", config)
-    write_json(folder / "generation_config.json", GENERATION)
-    if languages is not None:
-        about = {"languages": " to ".join(languages), **about}
-    card = _CARD.format(
-        positions=_positions(settings),
-        parameters=sum(tensor.numel() for tensor in tensors.values()),
-        vocabulary=vocabulary.size,
-        encoder=settings.encoder_layers,
-        decoder=settings.decoder_layers,
-        d_model=settings.d_model,
-        heads=settings.heads,
-        about="".join(f"| {name} | {value} |\n" for name, value in about.items()),
-    )
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    write_card(folder, config)
     seal(folder, KIND, VERSION)
 
 
@@ -104,6 +77,13 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Tokenize
     if digest != vocabulary.digest:
         raise DataError(f"the vocabulary in {folder} is not the one the model was trained with")
     return tensors, settings, vocabulary
+
+
+def model_data(folder: Path) -> list[str]:
+    """What a model was trained on, as far as its folder says."""
+    config = read_json(folder / "config.json")
+    data = config.get("data", []) if isinstance(config, dict) else []
+    return [str(part) for part in data] if isinstance(data, list) else []
 
 
 def model_languages(folder: Path) -> tuple[str, str] | None:
@@ -140,15 +120,6 @@ def set_weights(model: Transformer, tensors: Mapping[str, Tensor], name: str) ->
         )
     for key, parameter in parameters.items():
         parameter.copy_(tensors[key])
-
-
-def _positions(settings: ModelSettings) -> str:
-    kinds = []
-    if settings.max_distance is not None:
-        kinds.append(f"relative positions up to distance {settings.max_distance}")
-    if settings.sinusoids:
-        kinds.append("sinusoids")
-    return " and ".join(kinds) or "without positions"
 
 
 def copy_model(folder: Path, out: Path) -> None:

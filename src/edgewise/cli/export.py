@@ -1,27 +1,63 @@
 """edgewise export."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from edgewise.cli.console import say
 
 export = App(name="export", help="A model for another engine.", help_format="markdown")
+Overwrite = Annotated[bool, Parameter(name=("--overwrite", "--force"), negative=())]
 
 
 @export.command
 def ctranslate2(
-    *, model: Path, out: Path, overwrite: Annotated[bool, Parameter(negative=())] = False
+    *,
+    model: Path,
+    out: Path,
+    quantization: Literal["int8", "int8_float32", "float16", "float32"] = "float32",
+    overwrite: Overwrite = False,
 ) -> None:
-    """Write a model for CTranslate2, in float32: the same scores, by a fast C++ engine.
+    """Write a model for CTranslate2, a fast C++ engine; in float32 with the same scores.
 
     Its heads share their tables of relative positions (tables = "layer" or "shared"), and it has no
-    sinusoids beside them. Its length penalty is another: with 0 it finds what `edgewise translate
-    --length-penalty 0` finds.
+    sinusoids beside them. Its length penalty is another: `--engine ctranslate2` ranks what it finds
+    by ours, which can differ from searching with it.
 
     ```sh
-    edgewise export ctranslate2 --model models/de --out exported/de
+    edgewise export ctranslate2 --model models/de --out exported/de --quantization int8
+    edgewise translate --engine ctranslate2 --model exported/de < in.en > out.de
+    ```
+
+    Parameters
+    ----------
+    model
+        Model folder.
+    out
+        Folder to write.
+    quantization
+        How weights are stored: int8 is a quarter of float32; int8_float32 computes the rest in
+        float32 on any machine; float16 is for GPUs.
+    overwrite
+        Replace the folder if it is there.
+    """
+    from edgewise.interop.ctranslate2 import export
+
+    export(model, out, quantization=quantization, overwrite=overwrite)
+    size = (out / "model.bin").stat().st_size
+    say(f"{out}: a model for CTranslate2, {quantization}, {size / 1e6:,.1f} MB")
+
+
+@export.command
+def onnx(*, model: Path, out: Path, overwrite: Overwrite = False) -> None:
+    """Write a model for ONNX runtimes: an encoder, and a step of the decoder with its cache.
+
+    Any kind of tables; batches and lengths of any size.
+
+    ```sh
+    edgewise export onnx --model models/de --out exported/de-onnx
+    edgewise translate --engine onnx --model exported/de-onnx < in.en > out.de
     ```
 
     Parameters
@@ -33,12 +69,8 @@ def ctranslate2(
     overwrite
         Replace the folder if it is there.
     """
-    from edgewise.data.vocabulary import Vocabulary
-    from edgewise.interop.ctranslate2 import decoding_options, export
+    from edgewise.interop.onnx import export
 
     export(model, out, overwrite=overwrite)
-    size = (out / "model.bin").stat().st_size
-    options = decoding_options(Vocabulary.load(out))
-    written = "".join(f", {name}={value!r}" for name, value in options.items())
-    say(f"{out}: a model for CTranslate2, {size / 1e6:,.1f} MB; greedy decoding of pieces is")
-    say(f"ctranslate2.Translator({str(out)!r}).translate_batch(pieces, beam_size=1{written})")
+    size = sum(path.stat().st_size for path in out.glob("*.onnx*"))
+    say(f"{out}: a model for ONNX, {size / 1e6:,.1f} MB")

@@ -1,9 +1,9 @@
 """What all commands that run a model are told."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from pydantic import model_validator
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edgewise.decoding import Translator
 
 MOST_THREADS = 1024
+Engines = Literal["edgewise", "ctranslate2", "onnx"]
 Models = Annotated[list[Path], Parameter(consume_multiple=True, negative=())]
 
 
@@ -33,12 +34,13 @@ Decoding = Annotated[Flags | None, Parameter(name="*")]
 class Running:
     """Where a model runs, and how much at a time."""
 
+    engine: Annotated[
+        Engines, Parameter(help="What runs it; others than edgewise run what `export` wrote.")
+    ] = "edgewise"
     device: Annotated[str, Parameter(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = (
         "auto"
     )
-    threads: Annotated[int | None, Parameter(help="CPU threads. [default: PyTorch's choice]")] = (
-        None
-    )
+    threads: Annotated[int | None, Parameter(help="CPU threads. [default: its own choice]")] = None
     batch_tokens: Annotated[
         int, Parameter(help="Tokens computed together: of sources times beam, or of pairs.")
     ] = BATCH_TOKENS
@@ -66,6 +68,14 @@ def load_translator(
     for folder in model:
         if not folder.is_dir():
             raise SettingError(f"there is no model folder {folder}")
+    translator = _LOADERS[run.engine](model, run)
+    if decoding is not None:
+        given = {name: getattr(decoding, name) for name in decoding.model_fields_set}
+        translator.settings = translator.changed(given)
+    return translator
+
+
+def _edgewise(model: Sequence[Path], run: Running) -> "Translator":
     import torch
 
     from edgewise.decoding.device import device_named
@@ -73,13 +83,45 @@ def load_translator(
 
     if run.threads is not None:
         torch.set_num_threads(run.threads)
-    translator = Translator.load(
+    return Translator.load(
         *model,
         device=str(device_named(run.device, "--device")),
         batch_tokens=run.batch_tokens,
         max_source_tokens=run.max_source_tokens,
     )
-    if decoding is not None:
-        given = {name: getattr(decoding, name) for name in decoding.model_fields_set}
-        translator.settings = translator.changed(given)
-    return translator
+
+
+def _ctranslate2(model: Sequence[Path], run: Running) -> "Translator":
+    from edgewise.decoding.device import device_named
+    from edgewise.decoding.translator import Translator, folder_settings
+    from edgewise.interop.ctranslate2_engine import CTranslate2Engine
+
+    if len(model) > 1:
+        raise SettingError(
+            f"--engine ctranslate2 runs one model; --model names {len(model)} (the engines "
+            "edgewise and onnx run several together)"
+        )
+    engine = CTranslate2Engine(
+        model[0],
+        device=str(device_named(run.device, "--device")),
+        threads=run.threads,
+        batch_tokens=run.batch_tokens,
+    )
+    return Translator(engine, folder_settings(model[0]), max_source_tokens=run.max_source_tokens)
+
+
+def _onnx(model: Sequence[Path], run: Running) -> "Translator":
+    from edgewise.decoding.translator import Translator, folder_settings
+    from edgewise.interop.onnx_engine import OnnxEngine
+
+    if run.device not in ("auto", "cpu"):
+        raise SettingError(f"--device must be cpu for --engine onnx; got {run.device!r}")
+    engine = OnnxEngine.load(model, threads=run.threads, batch_tokens=run.batch_tokens)
+    return Translator(engine, folder_settings(model[0]), max_source_tokens=run.max_source_tokens)
+
+
+_LOADERS: dict[Engines, Callable[[Sequence[Path], Running], "Translator"]] = {
+    "edgewise": _edgewise,
+    "ctranslate2": _ctranslate2,
+    "onnx": _onnx,
+}

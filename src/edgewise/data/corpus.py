@@ -83,6 +83,14 @@ class Corpus:
         source, target = pairs.pop() if len(pairs) == 1 else (None, None)
         return None if source is None or target is None else (source, target)
 
+    def described(self) -> list[str]:
+        """What there is to train on, a line for each pair of files."""
+        return [
+            f"{Path(part.source).name} and {Path(part.target).name}: {part.pairs:,} pairs"
+            + ("" if part.weight == 1 else f", seen {part.weight:g} times as often")
+            for part in self.train.parts
+        ]
+
     @property
     def digest(self) -> str:
         """sha256 of all that training sees: tokens, vocabulary and weights."""

@@ -28,7 +28,7 @@ def attention_to_source(
     mask = seen(source, model.settings)
     memory = model.encode(source, mask)
     x = model.embed(pad(target[:, :-1], (1, 0), value=BEGIN), model.target_embedding)
-    *before, layer = list(model.decoder)[: max(1, len(model.decoder) - 1)]
+    *before, layer = list(model.decoder)[: alignment_layer(len(model.decoder)) + 1]
     for earlier in before:
         x = earlier(x, memory, mask)
     assert isinstance(layer, DecoderLayer)
@@ -40,6 +40,11 @@ def attention_to_source(
     )
     parts = attention_parts(query, key, None, mask=mask[:, None, None, :])
     return parts.weights.mean(dim=1)
+
+
+def alignment_layer(layers: int) -> int:
+    """The decoder layer whose attention tells which words belong together."""
+    return max(0, layers - 2)
 
 
 def word_links(

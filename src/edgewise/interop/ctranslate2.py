@@ -6,10 +6,10 @@ batch have one max_decoding_length, 256 unless given. A score is the log-probabi
 tokens that these options allow; that of score_batch is among all tokens.
 """
 
-import shutil
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,13 +20,15 @@ from edgewise.attention import RelationAttention
 from edgewise.checkpoint.model_folder import load_model
 from edgewise.data.tokenizer import Tokenizer
 from edgewise.data.vocabulary import BEGIN, END, UNKNOWN
+from edgewise.decoding.alignment import alignment_layer
 from edgewise.errors import EdgewiseError, SettingError
+from edgewise.interop.exported import write_exported
 from edgewise.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer, sinusoids
-from edgewise.storage import new_folder, require_free, seal
+from edgewise.storage import new_folder, read_json, require_free, seal
 
-KIND, VERSION = "CTranslate2 model", 1
+KIND, VERSION = "CTranslate2 model", 2  # 2: config.json has what ours has
 
 # Its sinusoids are not ours (all sines, then all cosines, from position 1), and it adds them where
 # it finds no positions at all: so the table is written out, ours or zeros. CTranslate2 raises a
@@ -34,19 +36,25 @@ KIND, VERSION = "CTranslate2 model", 1
 POSITIONS = 5000
 
 
-def export(folder: Path, out: Path, *, overwrite: bool = False) -> None:
-    """Write a model folder's model for CTranslate2, in float32, with its tokenizer."""
+Quantization = Literal["int8", "int8_float32", "float16", "float32"]
+
+
+def export(
+    folder: Path, out: Path, *, quantization: Quantization = "float32", overwrite: bool = False
+) -> None:
+    """Write a model folder's model for CTranslate2, with its tokenizer and card."""
     require_free(out, KIND, overwrite=overwrite)
     if find_spec("ctranslate2") is None:
         raise EdgewiseError("this export needs ctranslate2: pip install 'edgewise[export]'")
     model, vocabulary = load_model(folder)
     require_exportable(model.settings, folder)
     spec = specification(model, vocabulary)
+    spec.optimize(quantization=quantization)
     with new_folder(out) as new:
         spec.save(str(new))
-        (new / "tokenizer").mkdir()
-        vocabulary.write(new / "tokenizer")
-        shutil.copyfile(folder / "generation_config.json", new / "generation_config.json")
+        # Ours beside theirs, which is read by name.
+        own = read_json(new / "config.json")
+        write_exported(new, folder, model, engine="ctranslate2", numbers=quantization, own=own)
         seal(new, KIND, VERSION)
 
 
@@ -82,7 +90,7 @@ def require_exportable(settings: ModelSettings, folder: Path) -> None:
 
 def specification(model: Transformer, vocabulary: Tokenizer) -> Any:
     """The model in CTranslate2's terms; equal arrays are stored once."""
-    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs import TransformerSpec, common_spec
 
     settings = model.settings
     spec = TransformerSpec.from_config(
@@ -90,11 +98,14 @@ def specification(model: Transformer, vocabulary: Tokenizer) -> Any:
         settings.heads,
         with_relative_position=settings.max_distance is not None,
         pre_norm=settings.norm == "pre",
+        activation=getattr(common_spec.Activation, settings.activation.upper()),
+        # As `attention_to_source` has it.
+        alignment_layer=alignment_layer(settings.decoder_layers),
+        alignment_heads=settings.heads,
     )
-    embedding = array(model.embedding.weight)
-    spec.encoder.embeddings[0].weight = embedding
-    spec.decoder.embeddings.weight = embedding
-    spec.decoder.projection.weight = embedding
+    spec.encoder.embeddings[0].weight = array(model.embedding.weight)
+    spec.decoder.embeddings.weight = array(model.target_embedding.weight)
+    set_linear(spec.decoder.projection, (model.output_embedding.weight,), (model.output_bias,))
     # A flag: times the root of d_model.
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = True
     if settings.max_distance is None:
@@ -118,17 +129,16 @@ def specification(model: Transformer, vocabulary: Tokenizer) -> Any:
         if isinstance(norm, nn.LayerNorm):  # with norm = "pre" only
             set_norm(part.layer_norm, norm)
     set_tokens(spec, vocabulary)
-    spec.config.layer_norm_epsilon = nn.LayerNorm(1).eps  # all of ours have this one
+    spec.config.add_source_bos, spec.config.add_source_eos = False, settings.source_end
+    spec.config.layer_norm_epsilon = settings.norm_epsilon
     spec.validate()
-    spec.optimize()
     return spec
 
 
 def set_self_attention(spec: Any, attention: RelationAttention) -> None:
     """Projections and tables; queries, keys and values are one matrix there."""
-    inputs = (attention.query, attention.key, attention.value)
-    spec.linear[0].weight = array(torch.cat([layer.weight for layer in inputs]))
-    spec.linear[1].weight = array(attention.output.weight)
+    set_maps(spec.linear[0], attention.query, attention.key, attention.value)
+    set_maps(spec.linear[1], attention.output)
     if attention.max_distance is None:
         return
     keys: Tensor | None = attention.key_table
@@ -146,17 +156,27 @@ def set_self_attention(spec: Any, attention: RelationAttention) -> None:
 
 def set_cross_attention(spec: Any, attention: CrossAttention) -> None:
     """Projections; keys and values are one matrix there."""
-    spec.linear[0].weight = array(attention.query.weight)
-    inputs = (attention.key, attention.value)
-    spec.linear[1].weight = array(torch.cat([layer.weight for layer in inputs]))
-    spec.linear[2].weight = array(attention.output.weight)
+    set_maps(spec.linear[0], attention.query)
+    set_maps(spec.linear[1], attention.key, attention.value)
+    set_maps(spec.linear[2], attention.output)
 
 
 def set_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm) -> None:
     """Two linear maps and the norm of the sublayer."""
     set_norm(spec.layer_norm, norm)
-    for part, layer in ((spec.linear_0, feed_forward.inner), (spec.linear_1, feed_forward.outer)):
-        part.weight, part.bias = array(layer.weight), array(layer.bias)
+    set_maps(spec.linear_0, feed_forward.inner)
+    set_maps(spec.linear_1, feed_forward.outer)
+
+
+def set_maps(spec: Any, *layers: nn.Linear) -> None:
+    """Linear maps of the same input, as one."""
+    set_linear(spec, [layer.weight for layer in layers], [layer.bias for layer in layers])
+
+
+def set_linear(spec: Any, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> None:
+    spec.weight = array(torch.cat([*weights]) if len(weights) > 1 else weights[0])
+    if given := [bias for bias in biases if bias is not None]:
+        spec.bias = array(torch.cat(given))
 
 
 def set_norm(spec: Any, norm: nn.LayerNorm) -> None:
@@ -173,7 +193,6 @@ def set_tokens(spec: Any, vocabulary: Tokenizer) -> None:
         pieces[token] for token in (UNKNOWN, BEGIN, END)
     )
     config.decoder_start_token = pieces[BEGIN]
-    config.add_source_bos, config.add_source_eos = False, True
 
 
 def array(tensor: Tensor) -> NDArray[np.float32]:

@@ -97,9 +97,13 @@ class Transformer(nn.Module):
 
 def sinusoids(n: int, d_model: int, device: torch.device) -> Float[Tensor, "n d_model"]:
     """Section 3.5 of Vaswani et al.: sines in the even columns, cosines in the odd ones."""
-    position = torch.arange(n, dtype=torch.float32, device=device)
-    power = torch.arange(0, d_model, 2, dtype=torch.float32, device=device) / d_model
-    angle = position[:, None] * torch.exp(-math.log(10000.0) * power)
+    return sinusoids_at(torch.arange(n, device=device), d_model)
+
+
+def sinusoids_at(positions: Int[Tensor, " n"], d_model: int) -> Float[Tensor, "n d_model"]:
+    """The same of any positions."""
+    power = torch.arange(0, d_model, 2, dtype=torch.float32, device=positions.device) / d_model
+    angle = positions.float()[:, None] * torch.exp(-math.log(10000.0) * power)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
 
 

@@ -94,7 +94,9 @@ def train(
                 if launch is not None:
                     launch.set(BEGUN, "")
                 checkpoints = Checkpoints(
-                    folder, settings.model, corpus.vocabulary, corpus.languages
+                    *(folder, settings.model, corpus.vocabulary),
+                    languages=corpus.languages,
+                    data=corpus.described(),
                 )
                 saved = checkpoints.load_last(reporter.warned)
                 if saved is None:  # also of a run that was stopped before its first checkpoint
@@ -244,7 +246,7 @@ class _Loop:
                 score = {"bleu": bleu.value, "bleu_signature": bleu.signature}
             self.metrics.write("validation", progress.step, loss=loss, **score)
         if self.checkpoints is not None and best:
-            self.checkpoints.save_best(progress.step, weights(self.trainer.model), loss)
+            self.checkpoints.save_best(progress.step, weights(self.trainer.model), loss, bleu)
         self.reporter.validated(progress.step, loss, bleu, best=best)
 
     def _save_is_due(self, seconds: float) -> bool:
