@@ -138,6 +138,15 @@ def seal(folder: Path, kind: str, version: int) -> None:
     write_json(folder / MANIFEST, {"kind": kind, "version": version, "files": listed})
 
 
+def kind_of(folder: Path) -> str | None:
+    """What a folder says that it is; None if it says nothing that can be read."""
+    try:
+        found = json.loads((folder / MANIFEST).read_bytes())["kind"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def check(folder: Path, kind: str, version: int) -> None:
     """Raise DataError unless the folder is of this kind and every file is as it was sealed."""
     if not folder.is_dir():

@@ -1,5 +1,6 @@
 """`edgewise export ctranslate2` as a process: what it writes, what it says, what it exits with."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
 
+CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 120}
 TEXTS = [line for pair in pairs(200, 1) for line in pair]
 
 
@@ -49,18 +51,46 @@ def run(*arguments: str | Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_the_call_that_is_told_translates(
-    vocabulary: Vocabulary, model: Path, tmp_path: Path
-) -> None:
+def test_the_command_that_is_told_translates(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out of it"
     code, stderr = run("--model", model, "--out", out)
     assert code == 0
     what, call = stderr.splitlines()
-    assert what.startswith(f"{out}: a model for CTranslate2, ")
+    assert what.startswith(f"{out}: a model for CTranslate2, float32, ")
+    *command, runs, it = shlex.split(call)
+    assert (command[0], runs, it) == ("edgewise", "runs", "it")
+    done = subprocess.run(
+        [sys.executable, "-m", *command], input="\n".join(TEXTS[:3]) + "\n", **CAPTURED
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("quantization", "smallest", "largest"),
+    [("float32", 0.9, 1.2), ("float16", 0.4, 0.7), ("int8", 0.2, 0.6), ("int8_float32", 0.2, 0.6)],
+)
+def test_quantized_weights_are_smaller_and_translate(
+    quantization: str, smallest: float, largest: float, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    model = write(tmp_path / "model", vocabulary, d_model=48, d_ff=200)
+    out = tmp_path / "out"
+    code, stderr = run("--model", model, "--out", out, "--quantization", quantization)
+    assert code == 0 and quantization in stderr
+    size = (out / "model.bin").stat().st_size / (model / "model.safetensors").stat().st_size
+    assert smallest < size < largest
+    assert f"| numbers | {quantization} |" in (out / "README.md").read_text()
+    engine = ctranslate2.Translator(str(out))
     pieces = [vocabulary.pieces(tokens) for tokens in vocabulary.encode(TEXTS[:3])]
-    results = eval(call, {"ctranslate2": ctranslate2, "pieces": pieces})
-    special = set(vocabulary.pieces(range(4)))
-    assert [special.isdisjoint(result.hypotheses[0]) for result in results] == [True] * 3
+    assert len(engine.translate_batch(pieces, max_decoding_length=5)) == 3
+
+
+def test_an_unknown_quantization_exits_with_2_and_names_those_there_are(
+    model: Path, tmp_path: Path
+) -> None:
+    code, stderr = run("--model", model, "--out", tmp_path / "out", "--quantization", "int4")
+    assert code == 2
+    assert '"int4"' in stderr and '"int8_float32"' in stderr
 
 
 def test_an_existing_folder_exits_with_2_unless_it_may_be_replaced(
@@ -72,6 +102,7 @@ def test_an_existing_folder_exits_with_2_unless_it_may_be_replaced(
     assert code == 2
     assert f"{out} exists already (--overwrite replaces it)" in stderr
     assert run("--model", model, "--out", out, "--overwrite")[0] == 0
+    assert run("--model", model, "--out", out, "--force")[0] == 0
     code, stderr = run("--model", model, "--out", model, "--overwrite")
     assert code == 2
     assert f"{model} exists and is not an edgewise CTranslate2 model" in stderr

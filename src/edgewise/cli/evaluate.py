@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from edgewise.cli.console import require_streams, say, stage_progress
-from edgewise.cli.model_options import Decoding, Models, Run, load_translator
+from edgewise.cli.model_options import Decoding, Models, Run, folder_format, load_translator, run_of
 from edgewise.data.encode import EMPTY, readable
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
 from edgewise.storage import write_json, write_text
 
 if TYPE_CHECKING:
-    from edgewise.decoding import Translator
+    from edgewise.decoding import DecodingSettings, Translator
+    from edgewise.evaluation import Report
 
 WINDOW = 512
 
@@ -32,6 +33,7 @@ def evaluate(
     out: Path | None = None,
     json_file: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
+    card: Annotated[bool, Parameter(negative=())] = False,
     run: Run = None,
 ) -> None:
     """Score a model's translations, or those of a file: BLEU and chrF, also by source length.
@@ -40,7 +42,7 @@ def evaluate(
     tab-separated values. Intervals are of 95 %, by 1000 bootstrap resamples.
 
     ```sh
-    edgewise evaluate --model runs/demo/model --source test.en --reference test.de
+    edgewise evaluate --model runs/demo/model --source test.en --reference test.de --card
     edgewise evaluate --translations ours.de --source test.en --reference test.de \\
         --against theirs.de --json report.json
     ```
@@ -56,7 +58,8 @@ def evaluate(
     translations
         File of translations, instead of a model.
     against
-        Model folder or file of translations to compare with, by paired bootstrap resampling.
+        Model folder, of any engine, or file of translations to compare with, by paired bootstrap
+        resampling.
     tokenised
         Reference and translations are tokenised: the BLEU for older papers takes their tokens.
     out
@@ -65,6 +68,8 @@ def evaluate(
         File to write all scores to, as JSON; - is standard output, instead of the table.
     overwrite
         Replace the files if they are there.
+    card
+        Write the scores into the model's card, its README.md.
     """
     from edgewise.evaluation import evaluate as scored
     from edgewise.evaluation import table
@@ -73,6 +78,8 @@ def evaluate(
     if (not model) == (translations is None):
         given = "neither" if not model else "both"
         raise SettingError(f"--model or --translations must be given, one of them; got {given}")
+    if card and len(model or []) != 1:
+        raise SettingError(f"--card is of one --model; got {len(model or [])}")
     if out is not None and not model:
         raise SettingError(
             f"--out keeps what --model translates; got --translations {translations}"
@@ -98,7 +105,8 @@ def evaluate(
         raise DataError(f"--against must have 2 lines or more to resample; {source} has 1")
 
     translators = {  # all, before the first takes its time
-        name: load_translator(folders, run, decoding) for name, folders in models.items()
+        name: load_translator(folders, run if name == system else run_of(Path(name), run), decoding)
+        for name, folders in models.items()
     }
     for path in (out, report_file):
         if path is not None:
@@ -118,6 +126,9 @@ def evaluate(
         against=None if against is None else texts[against],
         tokenised=tokenised,
     )
+    if card:
+        translator = translators[system]
+        write_score(Path(system), run, translator.settings, (source, reference), report)
     content = {"source": source, "reference": reference, "system": system, "against": against}
     if report_file is not None:
         write_json(report_file, content | report.as_dict())
@@ -125,6 +136,32 @@ def evaluate(
         print(table(report, system, against or ""))
     else:
         print(json.dumps(content | report.as_dict(), indent=1))
+
+
+def write_score(
+    folder: Path,
+    run: Run,
+    settings: "DecodingSettings",
+    test: tuple[str, str],
+    report: "Report",
+) -> None:
+    """Put the scores into a model's card."""
+    from edgewise.checkpoint.card import Scored, add_score
+
+    add_score(
+        *(folder, *folder_format(run)),
+        Scored(
+            source=Path(test[0]).name,
+            reference=Path(test[1]).name,
+            sentences=report.sentences,
+            search=settings.described(),
+            bleu=report.bleu.value,
+            bleu_signature=report.bleu.signature,
+            chrf=report.chrf.value,
+            chrf_signature=report.chrf.signature,
+        ),
+    )
+    say(f"the scores are in {folder / 'README.md'}")
 
 
 def translated(translator: "Translator", texts: Sequence[str], name: str) -> list[str]:

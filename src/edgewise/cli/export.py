@@ -1,11 +1,12 @@
 """edgewise export."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from edgewise.cli.console import say
+from edgewise.cli.console import console, say
 
 export = App(name="export", help="A model for another engine.", help_format="markdown")
 Overwrite = Annotated[bool, Parameter(name=("--overwrite", "--force"), negative=())]
@@ -47,6 +48,7 @@ def ctranslate2(
     export(model, out, quantization=quantization, overwrite=overwrite)
     size = (out / "model.bin").stat().st_size
     say(f"{out}: a model for CTranslate2, {quantization}, {size / 1e6:,.1f} MB")
+    say(f"edgewise translate --engine ctranslate2 --model {quote(str(out))} runs it")
 
 
 @export.command
@@ -71,6 +73,8 @@ def onnx(*, model: Path, out: Path, overwrite: Overwrite = False) -> None:
     """
     from edgewise.interop.onnx import export
 
-    export(model, out, overwrite=overwrite)
+    with console.status("tracing the encoder and the decoder, half a minute"):
+        export(model, out, overwrite=overwrite)
     size = sum(path.stat().st_size for path in out.glob("*.onnx*"))
     say(f"{out}: a model for ONNX, {size / 1e6:,.1f} MB")
+    say(f"edgewise translate --engine onnx --model {quote(str(out))} runs it")

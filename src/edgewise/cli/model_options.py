@@ -1,15 +1,16 @@
 """What all commands that run a model are told."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from cyclopts import Parameter
 from pydantic import model_validator
 
 from edgewise.decoding.settings import BATCH_TOKENS, MAX_SOURCE_TOKENS, DecodingSettings
 from edgewise.errors import SettingError
+from edgewise.storage import kind_of
 
 if TYPE_CHECKING:
     from edgewise.decoding import Translator
@@ -68,11 +69,44 @@ def load_translator(
     for folder in model:
         if not folder.is_dir():
             raise SettingError(f"there is no model folder {folder}")
+        require_engine(folder, run)
     translator = _LOADERS[run.engine](model, run)
     if decoding is not None:
         given = {name: getattr(decoding, name) for name in decoding.model_fields_set}
         translator.settings = translator.changed(given)
+    # What an engine cannot do is refused before anything is read.
+    translator.engine.search([], [], translator.settings)
     return translator
+
+
+def folder_format(run: Running | None) -> tuple[str, int]:
+    """The kind of folder that the engine runs, and its version."""
+    from edgewise.checkpoint import model_folder
+    from edgewise.interop import ctranslate2, onnx
+
+    formats = {"edgewise": model_folder, "ctranslate2": ctranslate2, "onnx": onnx}
+    module = formats[(run or Running()).engine]
+    return module.KIND, module.VERSION
+
+
+def run_of(folder: Path, run: Running | None) -> Running:
+    """The same by the engine that such a folder is for."""
+    run = run or Running()
+    kind = kind_of(folder)
+    for engine in get_args(Engines):
+        other = replace(run, engine=engine)
+        if folder_format(other)[0] == kind:
+            return other
+    return run
+
+
+def require_engine(folder: Path, run: Running) -> None:
+    """Raise SettingError if a folder is there for another engine than the one that is asked for."""
+    other = run_of(folder, run)
+    if other.engine != run.engine:
+        raise SettingError(
+            f"{folder} is for --engine {other.engine}; --engine {run.engine} was asked for"
+        )
 
 
 def _edgewise(model: Sequence[Path], run: Running) -> "Translator":

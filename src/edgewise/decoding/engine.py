@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from edgewise.data.tokenizer import Tokenizer
 from edgewise.decoding.settings import DecodingSettings
+from edgewise.model.settings import ModelSettings
 
 Tokens = Sequence[int]
 # Asked again and again during a search whether a sentence, by its number, is still wanted.
@@ -34,6 +35,14 @@ class Engine(Protocol):
 
     @property
     def vocabulary(self) -> Tokenizer: ...
+
+    @property
+    def settings(self) -> ModelSettings:
+        """How the model is built; of several the first."""
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers that model has."""
 
     @property
     def batch_tokens(self) -> int:

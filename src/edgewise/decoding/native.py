@@ -37,7 +37,8 @@ class NativeEngine(SteppedEngine):
         *,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
-        super().__init__(vocabulary, batch_tokens)
+        parameters = sum(parameter.numel() for parameter in models[0].parameters())
+        super().__init__(vocabulary, models[0].settings, parameters, batch_tokens)
         self.models = [model.eval() for model in models]
         self._decoders = [FusedDecoder(model) for model in models]
 

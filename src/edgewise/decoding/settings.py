@@ -79,6 +79,12 @@ class DecodingSettings(Settings):
         """Hypotheses of a sentence that are computed together."""
         return self.n_best if self.sample else self.beam
 
+    def described(self) -> str:
+        """How it searches, in a few words."""
+        if self.sample:
+            return f"sampling, seed {self.seed}"
+        return f"beam {self.beam}, length penalty {self.length_penalty:g}"
+
     def limit(self, source: int, prefix: int = 0) -> int:
         """The most tokens of a translation of a source of so many, ends not counted."""
         limit = source + self.extra_tokens if self.max_length is None else self.max_length

@@ -23,6 +23,7 @@ from edgewise.decoding.sampling import sample
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.decoding.steps import WIDTH, up
 from edgewise.errors import SettingError
+from edgewise.model.settings import ModelSettings
 
 # Hypotheses computed together at most: products with more rows are no faster, and each takes memory
 # for as many positions as its translation has, which the tokens of short sources do not tell.
@@ -32,9 +33,15 @@ ROWS = 128
 class SteppedEngine(ABC):
     """Beam search and sampling in batches. Calls keep nothing: threads may share it."""
 
-    def __init__(self, vocabulary: Tokenizer, batch_tokens: int) -> None:
-        """batch_tokens: of the sources, times hypotheses, computed together."""
+    def __init__(
+        self, vocabulary: Tokenizer, settings: ModelSettings, parameters: int, batch_tokens: int
+    ) -> None:
+        """settings, parameters: of the first model.
+
+        batch_tokens: of the sources, times hypotheses, computed together.
+        """
         self.vocabulary, self.batch_tokens = vocabulary, batch_tokens
+        self.settings, self.parameters = settings, parameters
 
     @abstractmethod
     def begin(self, sources: Sequence[Tokens], slots: int) -> Step:

@@ -56,7 +56,7 @@ class CTranslate2Engine:
                 "this engine needs ctranslate2: pip install 'edgewise[export]'"
             ) from None
         self.vocabulary: Tokenizer = load_tokenizer(folder)
-        self.settings = exported_settings(folder)
+        self.settings, self.parameters = exported_settings(folder)
         self.batch_tokens = batch_tokens
         kind, _, number = device.partition(":")
         try:
@@ -114,10 +114,11 @@ class CTranslate2Engine:
         every = self._hypotheses(sources, prefixes, max(limits, default=0), settings, self._plain)
         for i, (found, prefix, limit) in enumerate(zip(every, prefixes, limits, strict=True)):
             alone = [sources[i]], [prefix], limit, settings
-            if any(len(each.tokens) > limit for each in found):
-                (found,) = self._hypotheses(*alone, self._plain)
+            if any(len(each.tokens) > limit or not each.ended for each in found):
+                # At its limit each of them must end, which is not always as likely.
+                (found,) = self._hypotheses(*alone, self._plain, every=True)
             if any(self._excluded & {*each.tokens[len(prefix) :]} for each in found):
-                (found,) = self._hypotheses(*alone, self._ruled_out)
+                (found,) = self._hypotheses(*alone, self._ruled_out, every=True)
                 # Their scores are among the tokens that were left.
                 found = [each._replace(ended=False) for each in found]
             if prefix:  # which their scores do not count
@@ -147,7 +148,11 @@ class CTranslate2Engine:
         limit: int,
         settings: DecodingSettings,
         options: dict[str, Any],
+        *,
+        every: bool = False,
     ) -> list[list[_Found]]:
+        """Of each sentence the best, or every one of the beam if they are to be ranked anew."""
+        every = every or settings.length_penalty > 0
         if not sources:
             return []
         with self._told(sources, limit):
@@ -155,7 +160,7 @@ class CTranslate2Engine:
                 [self.vocabulary.pieces(source) for source in sources],
                 [self.vocabulary.pieces(prefix) for prefix in prefixes],
                 beam_size=settings.beam,
-                num_hypotheses=settings.n_best if not settings.length_penalty else settings.beam,
+                num_hypotheses=settings.beam if every else settings.n_best,
                 length_penalty=0.0,
                 max_decoding_length=limit,
                 return_scores=True,

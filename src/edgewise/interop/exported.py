@@ -37,10 +37,10 @@ def write_exported(
     write_card(new, {**(own or {}), **config})
 
 
-def exported_settings(folder: Path) -> ModelSettings:
-    """How the model of an exported folder is built."""
+def exported_settings(folder: Path) -> tuple[ModelSettings, int]:
+    """How the model of an exported folder is built, and how many parameters it has."""
     config = read_json(folder / "config.json")
     try:
-        return ModelSettings(**config["architecture"])
-    except (KeyError, TypeError, ValidationError) as error:
+        return ModelSettings(**config["architecture"]), int(config["parameters"])
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise DataError(f"{folder / 'config.json'} cannot be read: {error}") from None

@@ -32,7 +32,7 @@ class OnnxEngine(SteppedEngine):
     def __init__(
         self, models: Sequence["OnnxModel"], vocabulary: Tokenizer, batch_tokens: int
     ) -> None:
-        super().__init__(vocabulary, batch_tokens)
+        super().__init__(vocabulary, models[0].settings, models[0].parameters, batch_tokens)
         self.models = models
 
     @classmethod
@@ -109,7 +109,8 @@ class OnnxModel:
             raise EdgewiseError(
                 "this engine needs onnxruntime: pip install 'edgewise[export]'"
             ) from None
-        settings = exported_settings(folder)
+        self.settings, self.parameters = exported_settings(folder)
+        settings = self.settings
         self.heads, self.d_head = settings.heads, settings.d_model // settings.heads
         self.memory, self.past, self.present = (
             layer_names(settings.decoder_layers, kind) for kind in ("memory", "past", "present")

@@ -59,7 +59,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(settings.d_model, settings.d_ff)
         self.outer = nn.Linear(settings.d_ff, settings.d_model)
 
-    def forward(self, x: Float[Tensor, "batch n d_model"]) -> Float[Tensor, "batch n d_model"]:
+    def forward(self, x: Float[Tensor, "*n d_model"]) -> Float[Tensor, "*n d_model"]:
         result: Tensor = self.outer(ACTIVATIONS[self.activation](self.inner(x)))
         return result
 

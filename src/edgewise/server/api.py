@@ -105,6 +105,7 @@ class Api:
         model = self._models.chosen(asked)
         self._require_sentence(model, "q", asked.q)
         self._require_short("translation", [asked.translation or ""])
+        model.require_explained()
         task = Explaining(
             model,
             translation=asked.translation,

@@ -178,6 +178,7 @@ class ServedModel(BaseModel):
     name: str
     source: str
     target: str
+    explained: bool = Field(description="Whether /explain and /tables have it.")
     parameters: int
     vocabulary: int
     encoder_layers: int

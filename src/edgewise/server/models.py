@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgewise.checkpoint.model_folder import model_languages
 from edgewise.data.languages import NAMES
+from edgewise.decoding.engine import Engine
 from edgewise.decoding.native import NativeEngine
 from edgewise.decoding.translator import Translator
 from edgewise.errors import EdgewiseError, SettingError
@@ -31,23 +32,37 @@ class Served:
     translator: Translator
 
     @property
-    def engine(self) -> NativeEngine:
-        assert isinstance(self.translator.engine, NativeEngine)  # what `Translator.load` makes
+    def engine(self) -> Engine:
         return self.translator.engine
 
     @property
+    def explained(self) -> bool:
+        """Whether it can be seen inside: other engines show neither attention nor tables."""
+        return isinstance(self.engine, NativeEngine)
+
+    def require_explained(self) -> None:
+        """Raise UnknownError unless it is."""
+        if not self.explained:
+            raise UnknownError(
+                f"the model {self.name!r} cannot be explained: another engine than edgewise runs "
+                "it, which shows neither attention nor tables"
+            )
+
+    @property
     def transformer(self) -> Transformer:
+        self.require_explained()
+        assert isinstance(self.engine, NativeEngine)
         return self.engine.models[0]
 
     def described(self) -> ServedModel:
-        settings, model = self.transformer.settings, self.transformer
-        fields = settings.model_dump(include=set(ServedModel.model_fields))
+        fields = self.engine.settings.model_dump(include=set(ServedModel.model_fields))
         return ServedModel(
             name=self.name,
             source=self.source,
             target=self.target,
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            vocabulary=model.vocabulary,
+            explained=self.explained,
+            parameters=self.engine.parameters,
+            vocabulary=self.engine.vocabulary.size,
             **fields,
         )
 

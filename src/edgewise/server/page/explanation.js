@@ -96,9 +96,13 @@ export class ExplanationPanel {
 
   async #load() {
     this.#current = false;
-    if (!this.#sentence) {
+    if (!this.#sentence || !this.#model.explained) {
       this.#latest.cancel();
-      this.#blank("A sentence and its translation are needed.");
+      this.#blank(
+        this.#model && !this.#model.explained
+          ? "Another engine runs this model, which does not show its attention."
+          : "A sentence and its translation are needed.",
+      );
       return;
     }
     const { source, translation } = this.#sentence;

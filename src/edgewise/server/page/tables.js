@@ -32,12 +32,15 @@ export class TablesPanel {
 
   async model(model) {
     this.#model = model;
-    const without = model.max_distance === null || !(model.on_keys || model.on_values);
+    const none = model.max_distance === null || !(model.on_keys || model.on_values);
+    const without = none || !model.explained;
     controls.hidden = without;
     box.hidden = without;
     if (without) {
       this.#latest.cancel();
-      note.textContent = "This model has no relative positions.";
+      note.textContent = none
+        ? "This model has no relative positions."
+        : "Another engine runs this model, which does not show its tables.";
       return;
     }
     await this.#load();
