@@ -2,10 +2,11 @@
 
     python benchmarks/bench_decoding.py ../shared/data     # about fifteen minutes on two cores
 
-The paper's base model with 32,768 pieces, random weights, beam 4: 200 sentences of newstest2014 in
+The paper's base model with 32,768 pieces, random weights, beam 4: sentences of newstest2014 in
 batches of 32, in their order, each batch forced to the length of its longest source; and single
-sentences. CTranslate2 has the weights of the relative model. Contestants take turns, batch by
-batch. The vocabulary is learnt from Europarl; only the lengths depend on it.
+sentences. CTranslate2 and ONNX Runtime have the weights of ours; Hugging Face's Marian has absolute
+positions. Contestants take turns, batch by batch. The vocabulary is learnt from Europarl; only the
+lengths depend on it.
 """
 
 import argparse
@@ -14,39 +15,37 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from random import Random
 
 import torch
-from decoding_batch import CONTESTANTS, THREADS
+from decoding_batch import CONTESTANTS, THREADS, length_of
 from timing import Contestant, machine, save
 
 from edgewise.checkpoint.model_folder import weights, write_model
 from edgewise.data.vocabulary import Vocabulary
-from edgewise.interop.ctranslate2 import export
+from edgewise.interop import ctranslate2, onnx
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
 
 BATCH = Path(__file__).with_name("decoding_batch.py")
-PIECES, SENTENCES, ROWS, SINGLE = 32_768, 200, 32, 12
-POSITIONS = {
-    "relative": {"tables": "layer"},  # CTranslate2 has no others
-    "relative-by-head": {"tables": "head"},
-    "absolute": {"max_distance": None, "sinusoids": True},
-}
+PIECES, SENTENCES, ROWS, SINGLE = 32_768, 128, 32, 16
 
 
 def make(data: Path, folder: Path) -> None:
     """Models and sentences for all contestants."""
     vocabulary = Vocabulary.train(europarl(data, 60_000), PIECES)
-    for name, positions in POSITIONS.items():
-        settings = ModelSettings(**positions)
-        model = Transformer(settings, vocabulary.size)
-        initialise(model, seed=1)
-        write_model(folder / name, weights(model), settings, vocabulary, {})
-    export(folder / "relative", folder / "relative-ct2")
+    settings = ModelSettings(tables="layer")  # CTranslate2 has no others
+    model = Transformer(settings, vocabulary.size)
+    initialise(model, seed=1)
+    write_model(folder / "model", weights(model), settings, vocabulary, {})
+    for quantization in ("float32", "int8"):
+        out = folder / f"ctranslate2-{quantization}"
+        ctranslate2.export(folder / "model", out, quantization=quantization)
+    onnx.export(folder / "model", folder / "onnx")
     with gzip.open(data / "newstest" / "newstest2014.en-de.en.gz", "rb") as file:
         lines = [line.rstrip(b"\n").decode() for line in islice(file, SENTENCES)]
     (folder / "sources.json").write_text(json.dumps(vocabulary.encode(lines)))
@@ -80,18 +79,25 @@ def race(folder: Path, pieces: list[str], rounds: int) -> dict[str, list[float]]
     return times
 
 
-def table(times: dict[str, list[float]], sentences: int) -> list[str]:
+def table(times: dict[str, list[float]], sentences: int, tokens: int) -> list[str]:
     median = {name: statistics.median(values) for name, values in times.items()}
-    ours = median["edgewise, relative"]
+    ours = median["edgewise"]
     return [
-        "| | s | fastest, slowest | sentences a second | edgewise, relative is |",
-        "|---|---|---|---|---|",
+        "| | s | fastest, slowest | sentences a second | tokens a second | to edgewise |",
+        "|---|---|---|---|---|---|",
         *(
             f"| {name} | {median[name]:.2f} | {min(values):.2f}, {max(values):.2f} | "
-            f"{sentences / median[name]:.2f} | {median[name] / ours:.2f}x as fast |"
+            f"{sentences / median[name]:.2f} | {tokens / median[name]:.0f} | "
+            f"{ours / median[name]:.2f}x |"
             for name, values in times.items()
         ),
     ]
+
+
+def tokens_of(pieces: list[str], sources: list[list[int]]) -> int:
+    """Of the translations, the end included: all of a batch are as long as its longest source."""
+    spans = [tuple(map(int, piece.split())) for piece in pieces]
+    return sum((last - first) * length_of(sources[first:last]) for first, last in spans)
 
 
 def main() -> None:
@@ -108,18 +114,17 @@ def main() -> None:
             make(options.data, folder)
         batches = [f"{i} {min(i + ROWS, SENTENCES)}" for i in range(0, SENTENCES, ROWS)]
         singles = [f"{i} {i + 1}" for i in range(0, SENTENCES, SENTENCES // SINGLE)]
+        sources = json.loads((folder / "sources.json").read_text())
         for title, pieces, count in (
             (f"{SENTENCES} sentences in batches of {ROWS}", batches, SENTENCES),
             (f"{len(singles)} sentences one at a time", singles, len(singles)),
         ):
             times = race(folder, pieces, options.rounds)
             figures[title] = times
-            lines += ["", f"## {title}, {options.rounds} rounds", "", *table(times, count)]
+            rows = table(times, count, tokens_of(pieces, sources))
+            lines += ["", f"## {title}, {options.rounds} rounds", "", *rows]
     figures["machine"] = about = machine(THREADS)
-    import ctranslate2
-    import transformers
-
-    about |= {"ctranslate2": ctranslate2.__version__, "transformers": transformers.__version__}
+    about |= {name: version(name) for name in ("ctranslate2", "onnxruntime", "transformers")}
     lines += ["", *(f"- {name}: {value}" for name, value in about.items())]
     text = "\n".join(lines) + "\n"
     print(text)

@@ -1,6 +1,6 @@
 """One contestant of bench_decoding.py, in a process of its own.
 
-    echo 0 32 | python benchmarks/decoding_batch.py "edgewise, relative" FOLDER
+    echo 0 32 | python benchmarks/decoding_batch.py edgewise FOLDER
 
 FOLDER is what bench_decoding.py made: models and `sources.json`. Says "ready", and for each line
 with the numbers of sentences, `first last` (without last), translates these as one batch: beam 4,
@@ -19,6 +19,8 @@ from marian import marian
 from peak_memory import status
 
 from edgewise.data.vocabulary import END, PAD, Vocabulary
+from edgewise.decoding import DecodingSettings
+from edgewise.decoding.engine import Engine
 from edgewise.model.settings import ModelSettings
 
 BEAM = 4
@@ -28,11 +30,19 @@ Run = Callable[[Sequence[list[int]], int], object]
 
 def edgewise(folder: Path) -> Run:
     """Our engine; as `edgewise translate` runs it."""
-    from edgewise.decoding import DecodingSettings
     from edgewise.decoding.native import NativeEngine
 
-    engine = NativeEngine.load([folder], batch_tokens=1 << 30)
+    return searching(NativeEngine.load([folder], batch_tokens=1 << 30))
 
+
+def onnxruntime(folder: Path) -> Run:
+    """Our search over the exported graphs; as `edgewise translate --engine onnx` runs it."""
+    from edgewise.interop.onnx_engine import OnnxEngine
+
+    return searching(OnnxEngine.load([folder], threads=THREADS, batch_tokens=1 << 30))
+
+
+def searching(engine: Engine) -> Run:
     def run(sources: Sequence[list[int]], length: int) -> object:
         # The end, which must come then, is one step too.
         settings = DecodingSettings(beam=BEAM, min_length=length - 1, max_length=length - 1)
@@ -42,11 +52,10 @@ def edgewise(folder: Path) -> Run:
 
 
 def ctranslate2(folder: Path) -> Run:
+    """Its own search, forced to the length."""
     import ctranslate2
 
-    translator = ctranslate2.Translator(
-        str(folder), compute_type="float32", inter_threads=1, intra_threads=THREADS
-    )
+    translator = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=THREADS)
     vocabulary = Vocabulary.load(folder)
 
     def run(sources: Sequence[list[int]], length: int) -> object:
@@ -87,12 +96,17 @@ def hugging_face(folder: Path) -> Run:
 
 
 CONTESTANTS = {
-    "edgewise, relative": (edgewise, "relative"),
-    "edgewise, relative, a table a head": (edgewise, "relative-by-head"),
-    "edgewise, absolute": (edgewise, "absolute"),
-    "CTranslate2, relative": (ctranslate2, "relative-ct2"),
-    "Hugging Face Marian": (hugging_face, "absolute"),
+    "edgewise": (edgewise, "model"),
+    "CTranslate2, float32": (ctranslate2, "ctranslate2-float32"),
+    "CTranslate2, int8": (ctranslate2, "ctranslate2-int8"),
+    "ONNX Runtime": (onnxruntime, "onnx"),
+    "Hugging Face Marian": (hugging_face, "model"),
 }
+
+
+def length_of(batch: Sequence[list[int]]) -> int:
+    """How long its translations are made, the end included."""
+    return max(map(len, batch)) + 1
 
 
 def main() -> None:
@@ -107,7 +121,7 @@ def main() -> None:
         first, last = map(int, line.split())
         batch = sources[first:last]
         start = time.perf_counter()
-        run(batch, max(map(len, batch)) + 1)
+        run(batch, length_of(batch))
         print(time.perf_counter() - start, flush=True)
     print(status("VmHWM"), before, flush=True)
 
