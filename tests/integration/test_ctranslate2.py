@@ -51,6 +51,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "relative, a table for the only head": {"tables": "head", "heads": 1},
     "sinusoids": {"max_distance": None, "sinusoids": True},
     "sinusoids, pre norm": {"max_distance": None, "sinusoids": True, "norm": "pre"},
+    "biases": {"bias": True},
+    "swish": {"activation": "swish"},
+    "gelu, three matrices": {"activation": "gelu", "share_embeddings": False, "bias": True},
+    "another epsilon": {"norm_epsilon": 1e-3},
     "no positions": {"max_distance": None},
     "no positions, pre norm": {"max_distance": None, "norm": "pre"},
 }

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-WALKS = [ROOT / "docs" / f"{name}.md" for name in ("training", "translation", "serving")]
+WALKS = [ROOT / "docs" / f"{name}.md" for name in ("training", "translation", "engines", "serving")]
 SNIPPETS = [
     pytest.param(code, id=f"{document.name}-{i}")
     for document in DOCUMENTS
@@ -45,7 +45,10 @@ def test_the_walk_from_text_to_translation_works(tmp_path: Path) -> None:
     assert "going on after update 40" in said
     for written in ("models/first/model.safetensors", "runs/ranks/last/model.safetensors"):
         assert (tmp_path / written).exists()
-    for name in ("out.de", "sampled.de", "both.de", "out.jsonl", "out.links", "scores"):
+    for name in (
+        *("out.de", "sampled.de", "both.de", "out.jsonl", "out.links", "scores"),
+        *("ct2.de", "onnx.de"),
+    ):
         assert (tmp_path / name).read_bytes().count(b"\n") == 200, name
     assert "bleu" in json.loads((tmp_path / "report.json").read_text())
     assert list((tmp_path / "pictures").glob("*.png"))

@@ -36,15 +36,17 @@ def write_model(
     about: Mapping[str, object],
     languages: tuple[str, str] | None = None,
     data: Sequence[str] = (),
+    generation: Mapping[str, object] = GENERATION,
 ) -> None:
     """Fill a new, empty folder and seal it. `about` and `data` are for the card's reader.
 
     languages: codes of source and target, if they are known. data: what it was trained on.
+    generation: how it asks to be used.
     """
     (folder / "tokenizer").mkdir(parents=True)
     vocabulary.write(folder / "tokenizer")
     save_tensors(tensors, folder / "model.safetensors")
-    write_json(folder / "generation_config.json", GENERATION)
+    write_json(folder / "generation_config.json", dict(generation))
     config = {
         "architecture": settings.model_dump(),
         "vocabulary": {"pieces": vocabulary.size, "sha256": vocabulary.digest},

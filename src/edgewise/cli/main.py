@@ -19,6 +19,7 @@ from edgewise.cli.demo import demo
 from edgewise.cli.evaluate import evaluate
 from edgewise.cli.explain import explain
 from edgewise.cli.export import export
+from edgewise.cli.importing import importing
 from edgewise.cli.names import explain_settings
 from edgewise.cli.prepare import prepare
 from edgewise.cli.reproduce import reproduce
@@ -48,6 +49,7 @@ app.command(explain)
 app.command(evaluate)
 app.command(serve)
 app.command(export)
+app.command(importing)
 app.command(reproduce)
 app.command(data)
 app.command(demo)
