@@ -233,7 +233,12 @@ def test_a_matrix_may_be_stored_by_any_of_its_names(marian: Path, tmp_path: Path
 
 def test_positions_beyond_the_longest_there_go_on(marian: Path, tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "out")
-    assert Translator.load(tmp_path / "out").translate([" ".join(["old"] * 300)], max_length=5)
+    translator = Translator.load(tmp_path / "out")
+    text = " ".join(["old"] * 300)
+    (tokens,) = translator.vocabulary.encode([text])
+    assert len(tokens) > read_json(marian / "config.json")["max_position_embeddings"]
+    short, long = (translator.score([each], ["der"])[0] for each in ("old", text))
+    assert long.log_probability != short.log_probability
 
 
 def test_what_is_there_is_replaced_only_on_request(marian: Path, tmp_path: Path) -> None:
@@ -352,6 +357,12 @@ REFUSED: list[tuple[Callable[[Path], Any], str]] = [
     (generation(eos_token_id=1), "eos_token_id must be that of '</s>', 0, .* it is 1"),
     (generation(eos_token_id=[0, 2]), "eos_token_id must be that of '</s>', 0,"),
     (generation(decoder_start_token_id=-1), "decoder_start_token_id must be below [0-9]+"),
+    (generation(no_repeat_ngram_size=3), "no_repeat_ngram_size must be 0 .* it is 3"),
+    (generation(repetition_penalty=1.2), "repetition_penalty must be 1.0 .* it is 1.2"),
+    (generation(do_sample=True), "do_sample must be False .* it is True"),
+    (generation(forced_bos_token_id=7), "forced_bos_token_id must be absent .* it is 7"),
+    (generation(bad_words_ids=[[7]]), "bad_words_ids must be of padding and the unknown token"),
+    (generation(bad_words_ids=7), "bad_words_ids must be of padding and the unknown token"),
     (generation(num_beams=1000), "beam, which is 1000 in our terms, cannot be used"),
     (generation(max_length=2), "max_length, which is 0 in our terms, cannot be used"),
     (generation(length_penalty="much"), "length_penalty must be a number"),

@@ -1,5 +1,7 @@
 """Exported graphs in ONNX Runtime: the model's numbers, for any kind of table, batch and length."""
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.decoding import DecodingSettings
 from edgewise.decoding.native import NativeEngine
-from edgewise.interop.onnx import export
-from edgewise.interop.onnx_engine import OnnxEngine
+from edgewise.errors import DataError, EdgewiseError
+from edgewise.interop.onnx import KIND, VERSION, export
+from edgewise.interop.onnx_engine import OnnxEngine, OnnxSteps
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
+from edgewise.storage import MANIFEST, read_json, seal, write_json
 
 TEXTS = [line for pair in pairs(200, 1) for line in pair]
 SIZES = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 24, "heads": 3, "d_ff": 40}
@@ -96,6 +100,43 @@ def test_one_sentence_of_one_hypothesis_is_a_size_too(
     for source in ([7], [8, 9]):
         (ours,), (theirs,) = (each.search([source], [[]], greedy) for each in (native, runtime))
         assert theirs[0].tokens == ours[0].tokens
+
+
+def test_failures_of_the_runtime_are_told(
+    engines: tuple[NativeEngine, OnnxEngine, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, runtime, out = engines
+    steps = OnnxSteps(runtime.models[0], [[7]], 1)
+    with pytest.raises(EdgewiseError, match=r"ONNX Runtime failed: .* lower batch_tokens"):
+        steps(torch.tensor([[10_000_000]]), None)
+    # A folder whose settings are those of another model.
+    folder = tmp_path / "copy"
+    shutil.copytree(out, folder)
+    config = read_json(folder / "config.json")
+    config["architecture"]["decoder_layers"] = 5
+    write_json(folder / "config.json", config)
+    (folder / MANIFEST).unlink()
+    seal(folder, KIND, VERSION)
+    with pytest.raises(DataError, match=r"decoder\.onnx must have the layers that config"):
+        OnnxEngine.load([folder])
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EdgewiseError, match=r"needs onnxruntime: pip install 'edgewise\[export\]"):
+        OnnxEngine.load([out])
+
+
+def test_large_weights_stand_in_files_of_their_own(
+    vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgewise.interop.onnx.LARGEST", 0)
+    model = made(vocabulary, decoder_layers=1)
+    write_model(tmp_path / "model", weights(model), model.settings, vocabulary, {})
+    export(tmp_path / "model", tmp_path / "out")
+    assert (tmp_path / "out" / "decoder.onnx.data").stat().st_size > 10_000
+    assert "decoder.onnx.data" in read_json(tmp_path / "out" / MANIFEST)["files"]
+    (found,) = OnnxEngine.load([tmp_path / "out"], threads=1).score([[7, 8]], [[9]])
+    assert found == pytest.approx(NativeEngine([model], vocabulary).score([[7, 8]], [[9]])[0], 1e-4)
 
 
 def test_no_size_of_the_example_is_fixed(engines: tuple[NativeEngine, OnnxEngine, Path]) -> None:

@@ -21,6 +21,7 @@ from served import SOURCES, Server
 from tiny_model import make_model, make_vocabulary
 
 from edgewise.data.vocabulary import Vocabulary
+from edgewise.interop.ctranslate2 import export
 
 SHORT = {"max_length": 9}  # random weights find no end
 NAME = "<img src=x onerror=alert(1)>"
@@ -517,6 +518,24 @@ def test_a_model_without_positions_says_so(visit: Visit, server: Server) -> None
     visit.choose(pair="0")
     assert visit.find("#tables canvas", 0).is_visible()
     assert "distance" in visit.text("#tables-note")
+
+
+def test_a_model_that_another_engine_runs_is_translated_with_and_not_explained(
+    visiting: Visiting, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    model = make_model(tmp_path / "model", vocabulary, generation=SHORT, tables="layer")
+    export(model, tmp_path / "ct2")
+    with Server("--engine", "ctranslate2", "--model", f"en-de={tmp_path / 'ct2'}") as server:
+        visit = visiting(server)
+        visit.write(SOURCES[0])
+        assert visit.text("#translation") == server.translated(SOURCES[0])
+        told = "Another engine runs this model, which does not show its "
+        assert visit.text("#attention-note") == f"{told}attention."
+        assert visit.text("#tables-note") == f"{told}tables."
+        assert not visit.find("#tables").is_visible()
+        visit.choose(stack="encoder")
+        visit.find("#translation button", 0).click()
+        visit.idle()
 
 
 def alternatives(server: Server, sentence: str, word: int) -> list[str]:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from edgewise.errors import DataError
 from edgewise.storage import MANIFEST, check, new_folder, read_json, seal, write_json
 
@@ -17,7 +19,7 @@ CARD, CONFIG = "README.md", "config.json"
 
 _CARD = """# A translation model{languages}
 
-Encoder and decoder with {positions}, made by edgewise
+Encoder and decoder with {positions}; a model folder of edgewise
 ([relative positions](https://arxiv.org/abs/1803.02155)).
 
 | | |
@@ -84,9 +86,9 @@ class Scored:
     chrf_signature: str
 
     @property
-    def test(self) -> tuple[str, str, str]:
+    def test(self) -> tuple[object, ...]:
         """What was asked for: a second answer takes the place of the first."""
-        return self.source, self.reference, self.search
+        return self.source, self.reference, self.sentences, self.search
 
 
 def write_card(folder: Path, config: Mapping[str, Any]) -> None:
@@ -115,25 +117,38 @@ def write_card(folder: Path, config: Mapping[str, Any]) -> None:
 def add_score(folder: Path, kind: str, version: int, score: Scored) -> None:
     """Put a score into a folder's card, in place of an older one of the same test."""
     check(folder, kind, version)
-    config = read_json(folder / CONFIG)
-    if not isinstance(config, dict) or "scores" not in config:
-        raise DataError(
-            f"{folder / CONFIG} has no place for scores: it was written by an older edgewise "
-            "(export, average or train it again)"
-        )
-    others = [each for each in config["scores"] if Scored(**each).test != score.test]
-    manifest = read_json(folder / MANIFEST)
+    config = _completed(read_json(folder / CONFIG), folder)
+    try:
+        others = [each for each in config["scores"] if Scored(**each).test != score.test]
+    except TypeError as error:
+        raise DataError(f"{folder / CONFIG}: a score cannot be read: {error}") from None
+    sealed = {Path(name) for name in read_json(folder / MANIFEST)["files"]}
+    there = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    written = {Path(CARD), Path(CONFIG), Path(MANIFEST)}
     with new_folder(folder) as new:
-        for name in manifest["files"]:
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            if name not in (CARD, CONFIG):
-                _link(folder / name, new / name)
+        for name in sealed - written:
+            _link(folder / name, new / name)
         write_card(new, config | {"scores": [*others, asdict(score)]})
         seal(new, kind, version)
+        for name in there - sealed - written:  # what others put there stays
+            _link(folder / name, new / name)
+
+
+def _completed(config: Any, folder: Path) -> dict[str, Any]:
+    """With what folders of an older edgewise do not say."""
+    if not isinstance(config, dict):
+        raise DataError(f"{folder / CONFIG} must hold settings by name")
+    found: dict[str, Any] = {"languages": None, "about": {}, "data": [], "scores": []}
+    found["engine"] = "edgewise"
+    if "parameters" not in config:
+        tensors = load_file(folder / "model.safetensors")
+        found["parameters"] = sum(tensor.numel() for tensor in tensors.values())
+    return found | config
 
 
 def _link(path: Path, new: Path) -> None:
     """The same file once more, without a second copy where the disk can do that."""
+    new.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, new)
     except OSError:

@@ -126,9 +126,6 @@ def evaluate(
         against=None if against is None else texts[against],
         tokenised=tokenised,
     )
-    if card:
-        translator = translators[system]
-        write_score(Path(system), run, translator.settings, (source, reference), report)
     content = {"source": source, "reference": reference, "system": system, "against": against}
     if report_file is not None:
         write_json(report_file, content | report.as_dict())
@@ -136,6 +133,9 @@ def evaluate(
         print(table(report, system, against or ""))
     else:
         print(json.dumps(content | report.as_dict(), indent=1))
+    if card:
+        settings = translators[system].settings
+        write_score(Path(system), run, settings, (source, reference), report)
 
 
 def write_score(

@@ -1,13 +1,12 @@
 """edgewise import."""
 
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from edgewise.cli.console import say
-
-Overwrite = Annotated[bool, Parameter(name=("--overwrite", "--force"), negative=())]
+from edgewise.cli.export import Overwrite
 
 importing = App(name="import", help="A model from another toolkit.", help_format="markdown")
 
@@ -53,8 +52,9 @@ def opennmt(
 def marian(folder: Path, /, *, out: Path, overwrite: Overwrite = False) -> None:
     """Write a model folder from a MarianMT model in a folder of Hugging Face's, such as opus-mt.
 
-    It translates as there; its length penalty has the formula of `edgewise translate`. Weights are
-    read as data: a file that holds anything else is refused, and none of it is run.
+    With `--length-penalty 0` it translates as there; the power of its penalty is taken over, the
+    formula is that of `edgewise translate`. Weights are read as data: a file that holds anything
+    else is refused, and none of it is run.
 
     ```sh
     edgewise import marian opus-mt-en-de --out models/de
@@ -77,4 +77,5 @@ def marian(folder: Path, /, *, out: Path, overwrite: Overwrite = False) -> None:
 
 def _told(out: Path) -> None:
     size = (out / "model.safetensors").stat().st_size
-    say(f"{out}: a model folder, {size / 1e6:,.1f} MB; edgewise translate --model {out} uses it")
+    say(f"{out}: a model folder, {size / 1e6:,.1f} MB")
+    say(f"edgewise translate --model {quote(str(out))} runs it")

@@ -62,9 +62,16 @@ Run = Annotated[Running | None, Parameter(name="*")]
 
 
 def load_translator(
-    model: Sequence[Path], run: Running | None = None, decoding: DecodingSettings | None = None
+    model: Sequence[Path],
+    run: Running | None = None,
+    decoding: DecodingSettings | None = None,
+    *,
+    searched: bool = True,
 ) -> "Translator":
-    """The translator of one or several model folders; flags go before what the folder asks for."""
+    """The translator of one or several model folders; flags go before what the folder asks for.
+
+    searched: it is to translate, so that what its engine cannot do is refused before.
+    """
     run = run or Running()
     for folder in model:
         if not folder.is_dir():
@@ -74,8 +81,8 @@ def load_translator(
     if decoding is not None:
         given = {name: getattr(decoding, name) for name in decoding.model_fields_set}
         translator.settings = translator.changed(given)
-    # What an engine cannot do is refused before anything is read.
-    translator.engine.search([], [], translator.settings)
+    if searched:
+        translator.engine.search([], [], translator.settings)
     return translator
 
 
@@ -145,11 +152,15 @@ def _ctranslate2(model: Sequence[Path], run: Running) -> "Translator":
 
 
 def _onnx(model: Sequence[Path], run: Running) -> "Translator":
+    import torch
+
     from edgewise.decoding.translator import Translator, folder_settings
     from edgewise.interop.onnx_engine import OnnxEngine
 
     if run.device not in ("auto", "cpu"):
         raise SettingError(f"--device must be cpu for --engine onnx; got {run.device!r}")
+    if run.threads is not None:  # the search is PyTorch's
+        torch.set_num_threads(run.threads)
     engine = OnnxEngine.load(model, threads=run.threads, batch_tokens=run.batch_tokens)
     return Translator(engine, folder_settings(model[0]), max_source_tokens=run.max_source_tokens)
 

@@ -51,7 +51,7 @@ def score(
             f"{files[0]} and {files[1]} must have as many lines; they have {counts[0]:,} and "
             f"{counts[1]:,}"
         )
-    translator = load_translator(model, run)
+    translator = load_translator(model, run, searched=False)
     refused = done = 0
     lines = [file.lines() for file in files]
     with stage_progress() as progress:

@@ -80,10 +80,15 @@ class DecodingSettings(Settings):
         return self.n_best if self.sample else self.beam
 
     def described(self) -> str:
-        """How it searches, in a few words."""
-        if self.sample:
-            return f"sampling, seed {self.seed}"
-        return f"beam {self.beam}, length penalty {self.length_penalty:g}"
+        """How it searches, in a few words: what is usual is said of the first ones only."""
+        first = ("sample",) if self.sample else ("beam", "length_penalty")
+        said = []
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name in first or value != field.default:
+                shown = "" if value is True else f" {value:g}"
+                said.append(f"{name.replace('_', ' ')}{shown}")
+        return ", ".join(said)
 
     def limit(self, source: int, prefix: int = 0) -> int:
         """The most tokens of a translation of a source of so many, ends not counted."""

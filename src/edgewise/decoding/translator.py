@@ -116,7 +116,8 @@ class Translator:
             for i, row in enumerate(rows):
                 if refusal := self._refusal(row):
                     raise ArgumentError(f"{name}[{i}] {refusal}")
-        full = [i for i, text in enumerate(texts) if text.strip()]
+        # A vocabulary from elsewhere may leave nothing of a text.
+        full = [i for i, text in enumerate(texts) if text.strip() and tokens[i]]
         sources = [tokens[i] for i in full]
         still = None if wanted is None else (lambda i: wanted(full[i]))
         hypotheses = self.engine.search(sources, [beginnings[i] for i in full], chosen, still)

@@ -123,7 +123,8 @@ class CTranslate2Engine:
                 found = [each._replace(ended=False) for each in found]
             if prefix:  # which their scores do not count
                 found = [each._replace(ended=False) for each in found]
-            every[i] = found
+            # Where a prefix fills the limit, it is all that they have.
+            every[i] = list({tuple(each.tokens): each for each in reversed(found)}.values())[::-1]
         unsure = [
             (source, each.tokens)
             for source, found in zip(sources, every, strict=True)
@@ -157,7 +158,7 @@ class CTranslate2Engine:
             return []
         with self._told(sources, limit):
             results = self._translator.translate_batch(
-                [self.vocabulary.pieces(source) for source in sources],
+                self._pieces(sources),
                 [self.vocabulary.pieces(prefix) for prefix in prefixes],
                 beam_size=settings.beam,
                 num_hypotheses=settings.beam if every else settings.n_best,
@@ -189,7 +190,7 @@ class CTranslate2Engine:
         most = min(count + 1, self.vocabulary.size - len(self._excluded))
         with self._told([source], limit):
             (result,) = self._translator.translate_batch(
-                [self.vocabulary.pieces(source)],
+                self._pieces([source]),
                 [self.vocabulary.pieces(prefix)],
                 beam_size=1,
                 num_hypotheses=most,
@@ -210,9 +211,9 @@ class CTranslate2Engine:
         both = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
         for chosen in by_length(both, self.batch_tokens, len(sources)):
             some = [sources[i] for i in chosen]
-            with self._told(some, max(len(targets[i]) for i in chosen)):
+            with self._told(some, max(len(targets[i]) + 1 for i in chosen)):
                 found = self._translator.score_batch(
-                    [self.vocabulary.pieces(source) for source in some],
+                    self._pieces(some),
                     [self.vocabulary.pieces(targets[i]) for i in chosen],
                     max_input_length=0,
                 )
@@ -235,7 +236,7 @@ class CTranslate2Engine:
             some, longest = [sources[i] for i in kept], max(len(targets[i]) for i in kept)
             with self._told(some, longest):
                 found = self._translator.translate_batch(
-                    [self.vocabulary.pieces(source) for source in some],
+                    self._pieces(some),
                     [self.vocabulary.pieces(targets[i]) for i in kept],
                     beam_size=1,
                     max_decoding_length=longest,
@@ -246,6 +247,11 @@ class CTranslate2Engine:
                 rows, columns = results[i].shape
                 results[i][:] = np.array(result.attention[0])[:rows, :columns]
         return results
+
+    def _pieces(self, sources: Sequence[Tokens]) -> list[list[str]]:
+        """As the engine is given them: it appends an end itself, if the model has one."""
+        nothing = [] if self.settings.source_end else [END]
+        return [self.vocabulary.pieces(source or nothing) for source in sources]
 
     @contextmanager
     def _told(self, sources: Sequence[Tokens], limit: int) -> Iterator[None]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from edgewise.errors import DataError
 
-T = TypeVar("T", bound=str | int)
+T = TypeVar("T", bound=str | int | float)
 
 
 class Fields:
@@ -47,7 +47,7 @@ class Fields:
         value = self.get(name, default)
         for each in supported:
             # Types first: what a file holds need not be comparable.
-            if isinstance(value, str | int) and value == each:
+            if isinstance(value, str | int | float) and value == each:
                 return each
         raise self.refusal(name, " or ".join(map(repr, supported)), value)
 

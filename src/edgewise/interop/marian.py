@@ -4,7 +4,7 @@ Its sinusoids have all sines first, ours alternate: the features of the model ar
 in every parameter, and it computes the same. Positions beyond its longest go on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from edgewise.checkpoint.model_folder import GENERATION, KIND, write_model
 from edgewise.data.languages import NAMES
+from edgewise.data.vocabulary import BEGIN, PAD, UNKNOWN
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.errors import DataError, SettingError
 from edgewise.interop.arrangement import Arrangement, Special, divide_embeddings, unused
@@ -29,6 +30,21 @@ ACTIVATIONS: dict[str, Activation] = {
     **{"relu": "relu", "gelu": "gelu"},
     **{"swish": "swish", "silu": "swish"},
 }
+# Of each setting of the search that ours does not have: the default, and what does nothing.
+SEARCH: dict[str, tuple[str | int | float, tuple[str | int | float, ...]]] = {
+    "do_sample": (False, (False,)),
+    "no_repeat_ngram_size": (0, (0,)),
+    "encoder_no_repeat_ngram_size": (0, (0,)),
+    "repetition_penalty": (1.0, (1.0,)),
+    "encoder_repetition_penalty": (1.0, (1.0,)),
+    "diversity_penalty": (0.0, (0.0,)),
+    "num_beam_groups": (1, (1,)),
+    "renormalize_logits": (False, (False,)),
+}
+ABSENT = (
+    *("forced_bos_token_id", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"),
+    *("force_words_ids", "constraints", "min_new_tokens"),
+)
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 _ENCODER = {
     **{f"attention.{own}": f"self_attn.{other}" for own, other in _ATTENTION.items()},
@@ -53,8 +69,8 @@ SHARED, SOURCE, TARGET, OUTPUT = (
 def import_marian(folder: Path, out: Path, *, overwrite: bool = False) -> None:
     """Write a MarianMT folder's model as a model folder.
 
-    It asks to be used as it did before: by its beam, its longest translation and the power of its
-    length penalty, whose formula is ours.
+    It asks to be used as it did before, by its beam and its lengths, but for the length penalty:
+    the power is taken over, the formula is ours.
     """
     require_free(out, KIND, overwrite=overwrite)
     if not folder.is_dir():
@@ -78,7 +94,7 @@ def import_marian(folder: Path, out: Path, *, overwrite: bool = False) -> None:
     arrangement, unsaid = arranged(folder, sizes, generation, tokenizer)
     tensors, settings = converted(weights, names, config, arrangement)
     about = {"imported from": f"{folder.resolve().name}, a MarianMT model"}
-    wanted = decoding(generation)
+    wanted = decoding(generation, {arrangement.target[t] for t in (PAD, BEGIN, UNKNOWN)})
     with new_folder(out) as new:
         vocabulary = arrangement.vocabulary(source, target, unsaid)
         write_model(
@@ -178,15 +194,28 @@ def alternating(name: str, tensor: Tensor, order: Int[Tensor, " d_model"]) -> Te
     return tensor[:, order].contiguous() if part == "weight" else tensor
 
 
-def decoding(generation: Fields) -> dict[str, object]:
-    """How the folder asks to be used, in our terms."""
+def decoding(generation: Fields, unsaid: Collection[int]) -> dict[str, object]:
+    """How the folder asks to be used, in our terms. unsaid: rows that no translation has."""
+    for name, (default, supported) in SEARCH.items():
+        generation.chosen(name, default, supported)
+    for name in ABSENT:
+        if (value := generation.get(name, None)) is not None:
+            raise generation.refusal(name, "absent", value)
+    words = generation.get("bad_words_ids", None)
+    if words is not None and not (
+        isinstance(words, list) and all(word in [[row] for row in unsaid] for word in words)
+    ):
+        raise generation.refusal("bad_words_ids", "of padding and the unknown token alone", words)
     wanted: dict[str, object] = {
         **GENERATION,
         "beam": generation.whole("num_beams", 1),
         "length_penalty": generation.number("length_penalty", 1.0),
+        # There lengths count the start and the end; that of new tokens the end.
+        "min_length": max(0, generation.whole("min_length", 0) - 1),
     }
-    if generation.get("max_length", None) is not None:
-        # There it counts the start and the end.
+    if generation.get("max_new_tokens", None) is not None:
+        wanted["max_length"] = generation.whole("max_new_tokens", 0) - 1
+    elif generation.get("max_length", None) is not None:
         wanted["max_length"] = generation.whole("max_length", 0) - 2
     try:
         DecodingSettings.model_validate(wanted)

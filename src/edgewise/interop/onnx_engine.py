@@ -131,15 +131,27 @@ class OnnxModel:
             raise DataError(f"ONNX Runtime cannot run {folder}: {error}") from None
         self.value = onnxruntime.OrtValue.ortvalue_from_numpy
 
+        found = {each.name for each in self._decoder.get_inputs()}
+        if found != {"tokens", "parents", "mask", *self.memory, *self.past}:
+            raise DataError(f"{folder}: decoder.onnx must have the layers that config.json names")
+
     def encode(self, source: NDArray[np.int64]) -> list[Any]:
         """The mask, then the memory."""
-        outputs = ["mask", *self.memory]
-        return list(self._encoder.run_with_ort_values(outputs, {"source": self.value(source)}))
+        return _run(self._encoder, ["mask", *self.memory], {"source": self.value(source)})
 
     def decode(self, inputs: dict[str, Any]) -> list[Any]:
         """Log-probabilities, attention, then what is the past of the next step."""
-        outputs = ["log_probabilities", "attention", *self.present]
-        return list(self._decoder.run_with_ort_values(outputs, inputs))
+        return _run(self._decoder, ["log_probabilities", "attention", *self.present], inputs)
+
+
+def _run(session: Any, outputs: list[str], inputs: dict[str, Any]) -> list[Any]:
+    try:
+        return list(session.run_with_ort_values(outputs, inputs))
+    except Exception as error:  # of several kinds, which it does not document
+        first = str(error).splitlines()[0]
+        raise EdgewiseError(
+            f"ONNX Runtime failed: {first} (where memory is short, lower batch_tokens)"
+        ) from None
 
 
 class OnnxSteps:
