@@ -41,7 +41,7 @@ def engines(
         model.embedding.weight.mul_(3)
         if liked is not None:
             bias = model.decoder[-1].around_feed_forward.norm.bias
-            bias.add_(model.embedding.weight[liked], alpha=0.3)
+            bias.add_(model.embedding.weight[liked], alpha=3)
     write_model(folder / "model", weights(model), model.settings, vocabulary, {})
     export(folder / "model", folder / "out")
     return NativeEngine([model], vocabulary), CTranslate2Engine(folder / "out", threads=1)
@@ -99,7 +99,7 @@ def test_weights_that_are_not_numbers_are_told(vocabulary: Vocabulary, tmp_path:
     model = Transformer(ModelSettings(**SIZES, tables="layer"), vocabulary.size)
     initialise(model, 3)
     with torch.no_grad():
-        model.decoder[0].feed_forward.inner.bias.fill_(torch.nan)
+        model.decoder[1].around_feed_forward.norm.bias.fill_(torch.nan)
     write_model(tmp_path / "model", weights(model), model.settings, vocabulary, {})
     export(tmp_path / "model", tmp_path / "out")
     engine = CTranslate2Engine(tmp_path / "out", threads=1)

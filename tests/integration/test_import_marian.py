@@ -19,6 +19,7 @@ from edgewise.decoding import Translator
 from edgewise.errors import DataError, SettingError
 from edgewise.interop.marian import import_marian
 from edgewise.model.settings import ModelSettings
+from edgewise.storage import read_json
 
 LINES = 60
 MOST = 40  # tokens of a translation

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from foreign_models import ENGLISH, marian_folder, opennmt_checkpoint, spm
+from foreign_models import ENGLISH, marian_folder, opennmt_checkpoint, pieces_of, spm
 
 from edgewise.decoding import Translator
 from edgewise.interop import ctranslate2, onnx
@@ -26,9 +26,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         marian_folder(path, updates=40)
         import_marian(path / "model", path / "out")
         return path / "out"
-    for name, size in (("en", 370), ("de", 340)):
-        (path / name).write_bytes(spm(name, size))
-    torch.save(opennmt_checkpoint(two=True), path / "model.pt")
+    models = {"en": spm("en", 370), "de": spm("de", 340)}
+    for name, model in models.items():
+        (path / name).write_bytes(model)
+    torch.save(opennmt_checkpoint(*map(pieces_of, models.values())), path / "model.pt")
     import_opennmt(path / "model.pt", path / "en", path / "out", target_tokenizer=path / "de")
     return path / "out"
 

@@ -253,7 +253,7 @@ def test_evaluate_compares_engines_and_writes_the_card(
     assert report["comparison"]["difference"] == pytest.approx(0, abs=1e-9)
     card = (folder / "README.md").read_text()
     bleu, signature = report["bleu"]["value"], report["bleu"]["signature"]
-    row = f"| a.en, a.de | 24 | beam 4, length penalty 0 | {bleu:.1f} | "
+    row = f"| a.en, a.de | 24 | beam 4, length penalty 0, extra tokens 4 | {bleu:.1f} | "
     assert row in card and f"`{signature}`" in card
     # Again, and with another search: one row each; and the folder is whole.
     assert run("evaluate", engine, *flags).code == 0
