@@ -96,8 +96,8 @@ def test_logits_are_those_of_transformers(imported: Imported) -> None:
     )
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_translations_are_those_of_transformers(beam: int, imported: Imported) -> None:
+def translated(imported: Imported, beam: int) -> tuple[list[str], list[str], list[bool]]:
+    """Ours, theirs, and which of theirs end before the limit."""
     batch = imported.tokenizer(ENGLISH[:LINES], return_tensors="pt", padding=True)
     found = imported.model.generate(
         **batch,
@@ -111,13 +111,31 @@ def test_translations_are_those_of_transformers(beam: int, imported: Imported) -
     theirs = imported.tokenizer.batch_decode(found, skip_special_tokens=True)
     translator = Translator.load(imported.folder)
     ours = translator.translate(ENGLISH[:LINES], beam=beam, length_penalty=0.0, max_length=MOST)
+    return ours, theirs, [bool((row[:MOST] == 0).any()) for row in found]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_translations_are_those_of_transformers(beam: int, imported: Imported) -> None:
+    ours, theirs, whole = translated(imported, beam)
     # At the limit ours must end, and that has its probability; theirs is cut off.
-    whole = [(row[:MOST] == 0).any().item() for row in found]
     assert [text for text, is_whole in zip(ours, whole, strict=True) if is_whole or beam == 1] == [
         text for text, is_whole in zip(theirs, whole, strict=True) if is_whole or beam == 1
     ]
     assert sum(whole) > LINES // 4
     assert len(set(ours)) > LINES // 3
+
+
+def test_random_weights_give_the_same_logits_and_translations(tmp_path: Path) -> None:
+    model, tokenizer = marian_folder(tmp_path)
+    import_marian(tmp_path / "model", tmp_path / "out")
+    imported = Imported(tmp_path / "out", model, tokenizer)
+    test_logits_are_those_of_transformers(imported)
+    ours, theirs, _ = translated(imported, beam=1)
+    assert ours == theirs
+    assert len(set(ours)) > 5
+    # Random models hardly end; those that do are the same by beam search, too.
+    for one, other, is_whole in zip(*translated(imported, beam=4), strict=True):
+        assert one == other or not is_whole
 
 
 def unsaid(imported: Imported) -> list[int]:
