@@ -8,7 +8,7 @@ from edgewise.data.vocabulary import END
 from edgewise.decoding.beam import beam_search
 from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.fused import FusedDecoder
-from edgewise.decoding.native import _Together
+from edgewise.decoding.native import NativeStep
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
@@ -31,7 +31,7 @@ def test_the_search_of_a_model_of_the_papers_size_does_not_depend_on_the_batch(
     decoder, beam, threads
 ):
     def found(chosen: list[int]):
-        step = _Together([decoder], [SOURCES[i] for i in chosen], beam)
+        step = NativeStep(decoder, [SOURCES[i] for i in chosen], beam)
         bounds = Bounds([[]] * len(chosen), [8] * len(chosen), 0, 1, END, [0, 1, 3])
         return beam_search(step, bounds, beam=beam, n_best=beam, length_penalty=0.6)
 

@@ -58,7 +58,7 @@ class NativeEngine(SteppedEngine):
         return cls(models, vocabulary, batch_tokens=batch_tokens)
 
     def begin(self, sources: Sequence[Tokens], slots: int) -> Step:
-        return Together([_NativeStep(decoder, sources, slots) for decoder in self._decoders])
+        return Together([NativeStep(decoder, sources, slots) for decoder in self._decoders])
 
     @torch.inference_mode()
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
@@ -117,7 +117,7 @@ class NativeEngine(SteppedEngine):
         return batches
 
 
-class _NativeStep:
+class NativeStep:
     """A model of ours, a position at a time."""
 
     def __init__(self, decoder: FusedDecoder, sources: Sequence[Tokens], slots: int) -> None:
