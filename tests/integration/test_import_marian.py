@@ -127,15 +127,18 @@ def test_translations_are_those_of_transformers(beam: int, imported: Imported) -
 
 def test_random_weights_give_the_same_logits_and_translations(tmp_path: Path) -> None:
     model, tokenizer = marian_folder(tmp_path)
+    model.final_logits_bias[0, 0] += 4.5  # so that many translations end, and not at once
+    model.save_pretrained(tmp_path / "model")
     import_marian(tmp_path / "model", tmp_path / "out")
     imported = Imported(tmp_path / "out", model, tokenizer)
     test_logits_are_those_of_transformers(imported)
     ours, theirs, _ = translated(imported, beam=1)
     assert ours == theirs
-    assert len(set(ours)) > 5
-    # Random models hardly end; those that do are the same by beam search, too.
-    for one, other, is_whole in zip(*translated(imported, beam=4), strict=True):
-        assert one == other or not is_whole
+    ours, theirs, whole = translated(imported, beam=4)
+    ended = [i for i, is_whole in enumerate(whole) if is_whole]
+    assert [ours[i] for i in ended] == [theirs[i] for i in ended]
+    assert len(ended) > LINES // 3
+    assert len({ours[i] for i in ended}) > 3
 
 
 def unsaid(imported: Imported) -> list[int]:

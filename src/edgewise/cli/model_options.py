@@ -1,5 +1,6 @@
 """What all commands that run a model are told."""
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,13 +87,16 @@ def load_translator(
     return translator
 
 
+_FORMATS: dict[Engines, str] = {
+    "edgewise": "checkpoint.model_folder",
+    "ctranslate2": "interop.ctranslate2",
+    "onnx": "interop.onnx",
+}
+
+
 def folder_format(run: Running | None) -> tuple[str, int]:
     """The kind of folder that the engine runs, and its version."""
-    from edgewise.checkpoint import model_folder
-    from edgewise.interop import ctranslate2, onnx
-
-    formats = {"edgewise": model_folder, "ctranslate2": ctranslate2, "onnx": onnx}
-    module = formats[(run or Running()).engine]
+    module = importlib.import_module(f"edgewise.{_FORMATS[(run or Running()).engine]}")
     return module.KIND, module.VERSION
 
 

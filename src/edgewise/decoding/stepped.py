@@ -18,7 +18,7 @@ from edgewise.decoding.batching import by_length
 from edgewise.decoding.beam import Step, beam_search
 from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Distribution, Predictions
-from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
+from edgewise.decoding.engine import Engine, Hypothesis, Tokens, Wanted
 from edgewise.decoding.sampling import sample
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.decoding.steps import WIDTH, up
@@ -71,12 +71,7 @@ class SteppedEngine(ABC):
     ) -> list[list[Hypothesis]]:
         wanted = wanted or (lambda sentence: True)
         if settings.alternatives:
-            single = settings.model_copy(update={"alternatives": False, "n_best": 1})
-            return alternatives(
-                *(sources, prefixes, wanted),
-                lambda source, prefix: self._likeliest(source, prefix, settings.n_best),
-                lambda some, begun, still: self.search(some, begun, single, still),
-            )
+            return alternatives(self, self._likeliest, sources, prefixes, settings, wanted)
         results: list[list[Hypothesis]] = [[] for _ in sources]
         lengths = [up(len(source) + 1, WIDTH) for source in sources]
         rows = max(1, ROWS // settings.slots)
@@ -98,10 +93,7 @@ class SteppedEngine(ABC):
         if not any(map(wanted, range(len(sources)))):
             return [[] for _ in sources]
         step = self.begin(sources, settings.slots)
-        limits = [
-            settings.limit(len(source), len(prefix))
-            for source, prefix in zip(sources, prefixes, strict=True)
-        ]
+        limits = limits_of(sources, prefixes, settings)
         excluded = self.vocabulary.excluded
         bounds = Bounds(prefixes, limits, settings.min_length, BEGIN, END, excluded, wanted)
         if settings.sample:
@@ -141,22 +133,35 @@ class Together:
             step.keep(sentences)
 
 
+def limits_of(
+    sources: Sequence[Tokens], prefixes: Sequence[Tokens], settings: DecodingSettings
+) -> list[int]:
+    """The most tokens of each translation."""
+    return [
+        settings.limit(len(source), len(prefix))
+        for source, prefix in zip(sources, prefixes, strict=True)
+    ]
+
+
 def alternatives(
+    engine: Engine,
+    likeliest: Callable[[Tokens, Tokens, int], list[int]],
     sources: Sequence[Tokens],
     prefixes: Sequence[Tokens],
+    settings: DecodingSettings,
     wanted: Wanted,
-    likeliest: Callable[[Tokens, Tokens], list[int]],
-    search: Callable[[list[Tokens], list[Tokens], Wanted], list[list[Hypothesis]]],
 ) -> list[list[Hypothesis]]:
     """The likeliest tokens after each prefix, each with its best continuation, best first."""
+    single = settings.model_copy(update={"alternatives": False, "n_best": 1})
     results: list[list[Hypothesis]] = []
     for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
         if not wanted(i):
             results.append([])
             continue
-        begun: list[Tokens] = [[*prefix, token] for token in likeliest(source, prefix)]
+        tokens = likeliest(source, prefix, settings.n_best)
+        begun = [[*prefix, token] for token in tokens]
         still = renumbered(wanted, [i] * len(begun))
-        found = search([source] * len(begun), begun, still)
+        found = engine.search([source] * len(begun), begun, single, still)
         every = (each for continued in found for each in continued)
         results.append(sorted(every, key=lambda each: -each.score))
     return results

@@ -21,7 +21,7 @@ from edgewise.data.vocabulary import END
 from edgewise.decoding.batching import by_length
 from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
 from edgewise.decoding.settings import BATCH_TOKENS, DecodingSettings, penalty
-from edgewise.decoding.stepped import ROWS, alternatives, renumbered
+from edgewise.decoding.stepped import ROWS, alternatives, limits_of, renumbered
 from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.interop.ctranslate2 import KIND, POSITIONS, VERSION, decoding_options
 from edgewise.interop.exported import exported_settings
@@ -81,16 +81,8 @@ class CTranslate2Engine:
         _require_able(settings)
         wanted = wanted or (lambda sentence: True)
         if settings.alternatives:
-            single = settings.model_copy(update={"alternatives": False, "n_best": 1})
-            return alternatives(
-                *(sources, prefixes, wanted),
-                lambda source, prefix: self._likeliest(source, prefix, settings.n_best),
-                lambda some, begun, still: self.search(some, begun, single, still),
-            )
-        limits = [
-            settings.limit(len(source), len(prefix))
-            for source, prefix in zip(sources, prefixes, strict=True)
-        ]
+            return alternatives(self, self._likeliest, sources, prefixes, settings, wanted)
+        limits = limits_of(sources, prefixes, settings)
         results: list[list[Hypothesis]] = [[] for _ in sources]
         lengths = [len(source) + 1 for source in sources]
         rows = max(1, ROWS // settings.beam)
