@@ -1,0 +1,34 @@
+"""Checks of error messages: the facts in them, not their wording."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+def assert_mentions(message: str, *facts: object) -> None:
+    """Assert that each fact occurs in the message as a whole word, number or path.
+
+    A fact is a name, an expected or received value, a path or a flag. `5` is not found in `15` and
+    `mask` not in `masked`, so a fact must be spelled as users see it.
+    """
+    missing = [fact for fact in facts if not _pattern(str(fact)).search(message)]
+    assert not missing, f"{missing} not in {message!r}"
+
+
+@contextmanager
+def raises(
+    kind: type[BaseException] | tuple[type[BaseException], ...], *facts: object
+) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+    """`pytest.raises` that checks the facts in the message instead of a pattern."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert_mentions(str(caught.value), *facts)
+
+
+def _pattern(fact: str) -> re.Pattern[str]:
+    assert fact, "a fact must not be empty"
+    before = r"(?<![\w.])" if fact[0].isalnum() else ""
+    after = r"(?!\w|\.\d)" if fact[-1].isalnum() else ""
+    return re.compile(before + re.escape(fact) + after)
