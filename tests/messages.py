@@ -29,6 +29,6 @@ def raises(
 
 def _pattern(fact: str) -> re.Pattern[str]:
     assert fact, "a fact must not be empty"
-    before = r"(?<![\w.])" if fact[0].isalnum() else ""
+    before = r"(?<!\w)(?<!\d\.)" if fact[0].isalnum() else ""
     after = r"(?!\w|\.\d)" if fact[-1].isalnum() else ""
     return re.compile(before + re.escape(fact) + after)
