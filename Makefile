@@ -1,12 +1,20 @@
-# make demo   set everything up, train two small translators, see them translate
-# make test   set everything up and pass the tests
+# make demo           set everything up, train two small translators, see them translate
+# make test           set everything up and run the tests
+# make test-all       the long tests as well, with coverage and a sample of injected faults
+# make test-portable  the unit and integration tests under emulated CPUs and thread counts
+# make coverage       the tests with line and branch coverage
+# make lint           ruff, mypy, import-linter
+# make bench          the figures of benchmarks/results anew
+# make clean          remove everything that the others made
 PYTHON ?= python3
+# How many tests run at a time.
+WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all test-portable coverage lint bench clean
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make/make/p' Makefile
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,19 +24,38 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/edgewise demo
 
-# Shapes in signatures are checked by an import hook, except where it would hide what is tested.
+# A test file runs in one process, with one thread unless it says otherwise; the slowest files start
+# first (tests/conftest.py).
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
+	--no-loadscope-reorder --durations 20
+# Unit and integration tests check the shapes in signatures, through an import hook.
 HOOK := --jaxtyping-packages=edgewise,beartype.beartype
 
-# Two files of tests at a time, each with one thread unless it says otherwise.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+# Both parts run, even if the first one fails. $(1): further marks; $(2): environment variables.
+run_tests = status=0; \
+$(2) $(PYTEST) $(HOOK) -m 'not unhooked and $(1)' tests/unit tests/integration || status=1; \
+$(2) $(PYTEST) -m 'unhooked and $(1)' || status=1
 
 test: $(READY) lint
-	$(PYTEST) $(HOOK) -m 'not unhooked and not long'
-	$(PYTEST) -m 'unhooked and not long'
+	@$(call run_tests,not long); exit $$status
+
+# Every process that a test starts is measured, with the test as its context.
+COVERAGE := $(CURDIR)/build/coverage
+MEASURED := COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(COVERAGE)/data
+
+coverage: $(READY)
+	@rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
+	@$(call run_tests,not long,$(MEASURED)); \
+	$(BIN)/coverage combine --quiet --data-file $(COVERAGE)/data $(COVERAGE) && \
+	$(BIN)/coverage report --data-file $(COVERAGE)/data --format total; exit $$status
 
 test-all: $(READY) lint
-	$(PYTEST) $(HOOK) -m 'not unhooked'
-	$(PYTEST) -m unhooked
+	@$(MAKE) --no-print-directory coverage; status=$$?; \
+	$(PYTEST) -m long || status=1; \
+	$(BIN)/python tests/inject_faults.py --sample 6 || status=1; exit $$status
+
+test-portable: $(READY)
+	$(BIN)/python tests/run_portable.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -36,7 +63,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The figures of benchmarks/results, anew: about an hour on two cores.
+# About an hour on two cores.
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_attention.py
 	$(BIN)/python benchmarks/bench_training.py

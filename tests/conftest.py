@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,27 @@ from edgewise.attention import functional
 # One profile: the same cases each time, so that a failure can be seen again.
 settings.register_profile("edgewise", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("edgewise")
+
+# These take the longest, and start first, so that no worker is left with one of them at the end.
+# Files that are not listed follow in the order of their names.
+SLOWEST_FILES: tuple[str, ...] = ()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the slowest files first; system tests run without the shape-checking hook."""
+    rank = {name: i for i, name in enumerate(SLOWEST_FILES)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    for item in items:
+        if item.path.parent.name == "system":
+            item.add_marker("unhooked")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Where coverage is measured, record which test runs a line (see inject_faults.py)."""
+    if "coverage" in sys.modules and (coverage := sys.modules["coverage"].Coverage.current()):
+        coverage.switch_context(item.nodeid)
+    return (yield)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from foreign_models import D_MODEL, ENGLISH, GERMAN, hostile, marian_folder
+from messages import assert_mentions, raises
 from safetensors.torch import load_file, save_file
 
 from edgewise.checkpoint.model_folder import load_model, model_languages
@@ -265,10 +266,10 @@ def test_positions_beyond_the_longest_there_go_on(marian: Path, tmp_path: Path) 
 
 def test_what_is_there_is_replaced_only_on_request(marian: Path, tmp_path: Path) -> None:
     import_marian(marian, tmp_path / "out")
-    with pytest.raises(SettingError, match="exists already \\(--overwrite replaces it\\)"):
+    with raises(SettingError, tmp_path / "out", "--overwrite"):
         import_marian(marian, tmp_path / "out")
     import_marian(marian, tmp_path / "out", overwrite=True)
-    with pytest.raises(SettingError, match="model exists and is not an edgewise model"):
+    with raises(SettingError, marian, "--overwrite", "--out"):
         import_marian(tmp_path / "out", marian, overwrite=True)
 
 
@@ -312,110 +313,103 @@ def weights(name: str, tensor: torch.Tensor | None) -> Callable[[Path], None]:
 
 FIRST = "model.decoder.layers.2.fc1.weight"
 POSITIONS = "model.encoder.embed_positions.weight"
-REFUSED: list[tuple[Callable[[Path], Any], str]] = [
-    (missing("config.json"), "is not a MarianMT model: it has no config.json"),
-    (config(model_type="bart"), "model_type must be 'marian' to be imported; it is 'bart'"),
-    (config(model_type=...), "model_type must be 'marian' to be imported; it is 'none'"),
-    (content("config.json", b"{"), "config.json is not JSON"),
-    (content("config.json", b"[]"), r"config.json must hold settings by name; it holds \[\]"),
-    (missing("source.spm"), "is not a MarianMT model: it has no source.spm"),
-    (missing("target.spm"), "is not a MarianMT model: it has no target.spm"),
-    (content("source.spm", b"text"), "source.spm is not a sentencepiece model, or damaged"),
-    (content("target.spm", b""), "target.spm is not a sentencepiece model, or damaged"),
-    (missing("vocab.json"), "is not a MarianMT model: it has no vocab.json"),
-    (content("vocab.json", b"a b"), "vocab.json is not JSON"),
-    (content("vocab.json", b'["a"]'), "vocab.json must give each piece a number"),
-    (content("vocab.json", b'{"a": "b"}'), "vocab.json must give each piece a number"),
-    (vocab(more=99999), "'more' must have a number below [0-9]+; it has 99999"),
-    (vocab(more=5), "vocab.json gives the number 5 to '.*' and 'more'"),
-    (vocab(**{"<unk>": ...}), "the source vocabulary must have '<unk>'"),
-    (vocab(**{"</s>": ...}), "the source vocabulary must have '</s>'"),
+REFUSED: list[tuple[Callable[[Path], Any], tuple[object, ...]]] = [
+    (missing("config.json"), ("MarianMT", "config.json")),
+    (config(model_type="bart"), ("config.json", "model_type", "marian", "bart")),
+    (config(model_type=...), ("config.json", "model_type", "marian", "none")),
+    (content("config.json", b"{"), ("config.json", "JSON")),
+    (content("config.json", b"[]"), ("config.json", "[]")),
+    (missing("source.spm"), ("MarianMT", "source.spm")),
+    (missing("target.spm"), ("MarianMT", "target.spm")),
+    (content("source.spm", b"text"), ("source.spm", "damaged")),
+    (content("target.spm", b""), ("target.spm", "damaged")),
+    (missing("vocab.json"), ("MarianMT", "vocab.json")),
+    (content("vocab.json", b"a b"), ("vocab.json", "JSON")),
+    (content("vocab.json", b'["a"]'), ("vocab.json", "piece")),
+    (content("vocab.json", b'{"a": "b"}'), ("vocab.json", "piece")),
+    (vocab(more=99999), ("vocab.json", "more", 99999)),
+    (vocab(more=5), ("vocab.json", "more", 5)),
+    (vocab(**{"<unk>": ...}), ("vocab.json", "source", "<unk>")),
+    (vocab(**{"</s>": ...}), ("vocab.json", "source", "</s>")),
     (
         lambda folder: [missing("model.safetensors")(folder)],
-        "it has neither model.safetensors nor pytorch_model.bin",
+        ("MarianMT", "model.safetensors", "pytorch_model.bin"),
     ),
-    (content("model.safetensors", b"text"), "is not a safetensors file, or damaged"),
-    (weights(FIRST, torch.ones(41, D_MODEL)), r"fc1.weight must be \[40, 24\]; it is \[41, 24\]"),
-    (weights(FIRST, None), f"model.safetensors has no {FIRST}"),
-    (weights("model.shared.weight", None), "has no model.encoder.embed_tokens.weight"),
+    (content("model.safetensors", b"text"), ("model.safetensors", "damaged")),
+    (weights(FIRST, torch.ones(41, D_MODEL)), (FIRST, "[40, 24]", "[41, 24]")),
+    (weights(FIRST, None), ("model.safetensors", FIRST)),
     (
-        weights("model.shared.weight", torch.ones(7, D_MODEL)),
-        "vocab_size must be 7, as the weights",
+        weights("model.shared.weight", None),
+        ("model.safetensors", "model.encoder.embed_tokens.weight"),
     ),
-    (weights("lm_head.weight", torch.ones(7, D_MODEL)), r"lm_head.weight must be .*; it is \[7"),
-    (weights(FIRST.replace("weight", "bias"), None), r"has no model.decoder.layers.2.fc1.bias"),
-    (weights("final_logits_bias", torch.ones(1, 7)), r"final_logits_bias must be \[1, [0-9]+\]"),
-    (weights("extra.weight", torch.ones(7)), "has 'extra.weight', which no model of ours has"),
-    (weights("one", torch.ones(7, dtype=torch.int32)), "must be a dense tensor of floats"),
-    (weights(POSITIONS, torch.ones(9, D_MODEL)), f"{POSITIONS} must hold sinusoids; it holds"),
+    (weights("model.shared.weight", torch.ones(7, D_MODEL)), ("config.json", "vocab_size", 7)),
+    (weights("lm_head.weight", torch.ones(7, D_MODEL)), ("lm_head.weight", "[7, 24]")),
+    (weights(FIRST.replace("weight", "bias"), None), ("model.decoder.layers.2.fc1.bias",)),
+    (weights("final_logits_bias", torch.ones(1, 7)), ("final_logits_bias", "[1, 7]")),
+    (weights("extra.weight", torch.ones(7)), ("model.safetensors", "extra.weight")),
+    (weights("one", torch.ones(7, dtype=torch.int32)), ("one", "torch.int32")),
+    (weights(POSITIONS, torch.ones(9, D_MODEL)), (POSITIONS, "sinusoids")),
     (
         config(activation_function="gelu_new"),
-        "activation_function must be 'relu' or 'gelu' or 'swish' or 'silu' to be imported; it is "
-        "'gelu_new'",
+        ("activation_function", "relu", "gelu", "swish", "silu", "gelu_new"),
     ),
     (
         config(decoder_attention_heads=6),
-        "decoder_attention_heads must be encoder_attention_heads, 3, to be imported; it is 6",
+        ("decoder_attention_heads", "encoder_attention_heads", 3, 6),
     ),
-    (config(decoder_ffn_dim=41), "decoder_ffn_dim must be encoder_ffn_dim, 40, .* it is 41"),
-    (config(encoder_layers=3), "encoder_layers must be 2, as the weights are, .* it is 3"),
-    (config(decoder_layers=...), "decoder_layers must be 3, as the weights are, .* it is 12"),
-    (config(vocab_size=10**12), "vocab_size must be [0-9]+, as the weights are, .* it is 1000000"),
-    (
-        config(encoder_ffn_dim=41, decoder_ffn_dim=41),
-        "encoder_ffn_dim must be 40, as the weights are, .* it is 41",
-    ),
+    (config(decoder_ffn_dim=41), ("decoder_ffn_dim", "encoder_ffn_dim", 40, 41)),
+    (config(encoder_layers=3), ("config.json", "encoder_layers", 2, 3)),
+    (config(decoder_layers=...), ("config.json", "decoder_layers", 3, 12)),
+    (config(vocab_size=10**12), ("config.json", "vocab_size", 10**12)),
+    (config(encoder_ffn_dim=41, decoder_ffn_dim=41), ("config.json", "encoder_ffn_dim", 40, 41)),
     (
         config(share_encoder_decoder_embeddings=False, decoder_vocab_size=9),
-        "has no model.encoder.embed_tokens.weight",
+        ("model.safetensors", "model.encoder.embed_tokens.weight"),
     ),
     (
         config(encoder_attention_heads=5, decoder_attention_heads=5),
-        "d_model must be a multiple of heads; got d_model=24, heads=5",
+        ("d_model", "heads", 24, 5),
     ),
-    (config(tie_word_embeddings=False), "has no lm_head.weight"),
-    (config(scale_embedding="yes"), "scale_embedding must be true or false"),
-    (config(d_model=23), "d_model must be 24, as the weights are, to be imported; it is 23"),
-    (generation(eos_token_id=1), "eos_token_id must be that of '</s>', 0, .* it is 1"),
-    (generation(eos_token_id=[0, 2]), "eos_token_id must be that of '</s>', 0,"),
-    (generation(decoder_start_token_id=-1), "decoder_start_token_id must be below [0-9]+"),
-    (generation(no_repeat_ngram_size=3), "no_repeat_ngram_size must be 0 .* it is 3"),
-    (generation(repetition_penalty=1.2), "repetition_penalty must be 1.0 .* it is 1.2"),
-    (generation(do_sample=True), "do_sample must be False .* it is True"),
-    (generation(forced_bos_token_id=7), "forced_bos_token_id must be absent .* it is 7"),
-    (generation(bad_words_ids=[[7]]), "bad_words_ids must be of padding and the unknown token"),
-    (generation(bad_words_ids=7), "bad_words_ids must be of padding and the unknown token"),
-    (generation(num_beams=1000), "beam, which is 1000 in our terms, cannot be used"),
-    (generation(max_length=2), "max_length, which is 0 in our terms, cannot be used"),
-    (generation(length_penalty="much"), "length_penalty must be a number"),
-    (tokenizer(sp_model_kwargs={"nbest_size": 4}), "sp_model_kwargs must be empty"),
-    (tokenizer(separate_vocabs=True), "it has no target_vocab.json"),
-    (
-        tokenizer(pad_token={"content": "</s>"}),
-        "padding, end and unknown must be three tokens; they are '</s>', '</s>' and '<unk>'",
-    ),
-    (tokenizer(eos_token=7), "eos_token must be a string"),
+    (config(tie_word_embeddings=False), ("model.safetensors", "lm_head.weight")),
+    (config(scale_embedding="yes"), ("config.json", "scale_embedding", "yes")),
+    (config(d_model=23), ("config.json", "d_model", 24, 23)),
+    (generation(eos_token_id=1), ("eos_token_id", "</s>", 0, 1)),
+    (generation(eos_token_id=[0, 2]), ("eos_token_id", "</s>", 0, "[0, 2]")),
+    (generation(decoder_start_token_id=-1), ("decoder_start_token_id", -1)),
+    (generation(no_repeat_ngram_size=3), ("no_repeat_ngram_size", 0, 3)),
+    (generation(repetition_penalty=1.2), ("repetition_penalty", 1.0, 1.2)),
+    (generation(do_sample=True), ("do_sample", False, True)),
+    (generation(forced_bos_token_id=7), ("forced_bos_token_id", 7)),
+    (generation(bad_words_ids=[[7]]), ("bad_words_ids", "[[7]]")),
+    (generation(bad_words_ids=7), ("bad_words_ids", 7)),
+    (generation(num_beams=1000), ("generation_config.json", "beam", 1000)),
+    (generation(max_length=2), ("generation_config.json", "max_length", 0)),
+    (generation(length_penalty="much"), ("length_penalty", "much")),
+    (tokenizer(sp_model_kwargs={"nbest_size": 4}), ("sp_model_kwargs", "{'nbest_size': 4}")),
+    (tokenizer(separate_vocabs=True), ("MarianMT", "target_vocab.json")),
+    (tokenizer(pad_token={"content": "</s>"}), ("vocab.json", "padding", "</s>", "<unk>")),
+    (tokenizer(eos_token=7), ("tokenizer_config.json", "eos_token", 7)),
     (
         tokenizer(added_tokens_decoder={"900": {"content": "<new>"}}),
-        "added_tokens_decoder must be of tokens in vocab.json to be imported; it is '<new>'",
+        ("added_tokens_decoder", "vocab.json", "<new>"),
     ),
-    (content("added_tokens.json", b'{"<new>": 900}'), "it is '<new>'"),
+    (content("added_tokens.json", b'{"<new>": 900}'), ("vocab.json", "<new>")),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), REFUSED)
+@pytest.mark.parametrize(("change", "facts"), REFUSED)
 def test_what_cannot_be_honoured_is_refused_by_name(
-    change: Callable[[Path], None], message: str, marian: Path, tmp_path: Path
+    change: Callable[[Path], None], facts: tuple[object, ...], marian: Path, tmp_path: Path
 ) -> None:
     change(marian)
-    with pytest.raises(DataError, match=message) as caught:
+    with raises(DataError, marian) as caught:
         import_marian(marian, tmp_path / "out")
-    assert str(marian) in str(caught.value)
+    assert_mentions(str(caught.value).replace(str(marian), ""), *facts)
     assert {path.name for path in tmp_path.iterdir()} == {"model"}
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"there is no folder .*none; expected a MarianMT model"):
+    with raises(SettingError, tmp_path / "none", "MarianMT"):
         import_marian(tmp_path / "none", tmp_path / "out")
 
 
@@ -424,7 +418,7 @@ def test_nothing_of_hostile_weights_is_run(way: str, marian: Path, tmp_path: Pat
     (marian / "model.safetensors").unlink()
     file = marian / "pytorch_model.bin"
     torch.save({"model.shared.weight": hostile(way, tmp_path / "marker")}, file)
-    with pytest.raises(DataError, match="which is not data: refused, nothing of it was run"):
+    with raises(DataError, file, way.replace("os.", "posix.")):
         import_marian(marian, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"model"}
     torch.load(file, weights_only=False)  # which shows that it would have

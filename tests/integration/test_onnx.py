@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from messages import raises
 
 from edgewise.checkpoint.model_folder import weights, write_model
 from edgewise.data.grammar import pairs
@@ -109,7 +110,7 @@ def test_failures_of_the_runtime_are_told(
 ) -> None:
     _, runtime, out = engines
     steps = OnnxSteps(runtime.models[0], [[7]], 1)
-    with pytest.raises(EdgewiseError, match=r"ONNX Runtime failed: .* lower batch_tokens"):
+    with raises(EdgewiseError, "ONNX Runtime", "batch_tokens"):
         steps(torch.tensor([[10_000_000]]), None)
     # A folder whose settings are those of another model.
     folder = tmp_path / "copy"
@@ -119,10 +120,10 @@ def test_failures_of_the_runtime_are_told(
     write_json(folder / "config.json", config)
     (folder / MANIFEST).unlink()
     seal(folder, KIND, VERSION)
-    with pytest.raises(DataError, match=r"decoder\.onnx must have the layers that config"):
+    with raises(DataError, folder, "decoder.onnx", "layers", "config.json"):
         OnnxEngine.load([folder])
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(EdgewiseError, match=r"needs onnxruntime: pip install 'edgewise\[export\]"):
+    with raises(EdgewiseError, "onnxruntime", "edgewise[export]"):
         OnnxEngine.load([out])
 
 

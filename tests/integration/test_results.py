@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from approximately import assert_same_data, assert_same_text
 
 from edgewise.reproduction.cells import Changes
 from edgewise.reproduction.clutrr.settings import read_graph_experiment
@@ -33,6 +34,14 @@ CELLS = sorted(RESULTS.glob("cells/**/*.json"))
 GRAPH_CELLS = sorted(RESULTS.glob("cells/clutrr/**/*.json"))
 
 
+def assert_same_report(written: Path, stored: Path) -> None:
+    assert_same_text(written.read_text(), stored.read_text())
+    data = [json.loads(path.with_suffix(".json").read_text()) for path in (written, stored)]
+    assert_same_data(*data)
+    for path in (written, stored):
+        assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_there_are_results() -> None:
     assert CELLS and REPORTS
 
@@ -43,10 +52,7 @@ def test_a_report_is_what_its_cells_give(report: Path, tmp_path: Path) -> None:
     shutil.copytree(RESULTS / "cells", tmp_path / "cells")
     written = Study.of(experiment, scale, changes, tmp_path).write_report()
     assert written is not None
-    assert written.read_text() == report.read_text()
-    for path in (report, written):
-        assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert written.with_suffix(".json").read_text() == report.with_suffix(".json").read_text()
+    assert_same_report(written, report)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +72,7 @@ def test_the_report_of_graphs_is_what_its_cells_give(tmp_path: Path) -> None:
     written = write_report(read_graph_experiment(), tmp_path)
     assert written is not None
     report = RESULTS / "reports" / "clutrr" / "clutrr.md"
-    for suffix in (".md", ".json"):
-        text = report.with_suffix(suffix).read_text()
-        assert written.with_suffix(suffix).read_text() == text
-    assert report.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert_same_report(written, report)
 
 
 @pytest.mark.parametrize("cell", GRAPH_CELLS, ids=lambda path: str(path.relative_to(RESULTS)))

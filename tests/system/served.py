@@ -1,4 +1,4 @@
-"""Shared by the tests of the server: one in a process of its own, and what to ask it."""
+"""Shared by the tests of the server: one in a process of its own."""
 
 import os
 import re
@@ -6,11 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import httpx2
+from local_server import Asking
 from tiny_model import PROGRAM
 
 from edgewise.data.grammar import pairs
@@ -18,7 +16,7 @@ from edgewise.data.grammar import pairs
 SOURCES = [source for source, _ in pairs(64, 7)]
 
 
-class Server:
+class Server(Asking):
     """`edgewise serve` at a port of its own; when the block ends, so does it."""
 
     def __init__(
@@ -50,8 +48,7 @@ class Server:
         if not self._listening.wait(120) or not hasattr(self, "port"):
             self.process.kill()
             raise AssertionError("".join(self.said))
-        self.url = f"http://{self.host}:{self.port}"
-        self.client = httpx2.Client(base_url=self.url, timeout=60, trust_env=False)
+        self.connect()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -61,21 +58,6 @@ class Server:
         self.process.wait()
         self._reader.join(10)
         assert "Traceback" not in "".join(self.said), "".join(self.said)
-
-    def post(self, path: str, body: Mapping[str, Any], **options: Any) -> httpx2.Response:
-        """JSON; languages are English and German unless others are asked for."""
-        return self.client.post(path, json={"source": "en", "target": "de", **body}, **options)
-
-    def translated(self, text: str | list[str], **body: Any) -> Any:
-        response = self.post("/translate", {"q": text, **body})
-        assert response.status_code == 200, response.text
-        return response.json()["translatedText"]
-
-    def metric(self, name: str) -> float:
-        """Of a metric without labels."""
-        found = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
-        assert found, name
-        return float(found[1])
 
     def terminate(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import assert_mentions
 from tiny_model import PROGRAM
 
 from edgewise.cli.main import run
@@ -77,13 +79,26 @@ def cells(out: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def plan(said: str) -> list[str]:
+    """The numbers in the line on all cells: finished and in all, the smaller first, jobs, time."""
+    line = next(line for line in said.splitlines() if re.search(r"\bcells?\b", line))
+    first, second, *others = re.findall(r"[\d,:]*\d", line)
+    return [*sorted((first, second), key=int), *others]
+
+
+def error_line(said: str) -> str:
+    """The error message of a command, which has one."""
+    (line,) = [line for line in said.splitlines() if line.startswith("edgewise:")]
+    return line
+
+
 def test_cells_are_run_stored_and_reported_and_come_out_the_same_again(
     data: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     some = ("--data", str(data), "--rows", "both", "neither", "--seeds", "2")
     assert reproduce(*some, "--out", "one") == 0
     said = capfd.readouterr().err
-    assert "4 cells, 0 of them finished" in said
+    assert plan(said)[:2] == ["0", "4"]
     assert "clutrr/2-3/neither/seed2" in said
     out = Path("one")
     assert len(cells(out)) == 4
@@ -105,7 +120,7 @@ def test_cells_are_run_stored_and_reported_and_come_out_the_same_again(
     capfd.readouterr()
     (out / "cells/clutrr/2-4/both/seed2.json").unlink()
     assert reproduce(*some, "--out", "one") == 0
-    assert "4 cells, 3 of them finished" in capfd.readouterr().err
+    assert plan(capfd.readouterr().err)[:2] == ["3", "4"]
     shutil.rmtree(out / "reports")
     assert reproduce("--rows", "both", "neither", "--seeds", "2", "--out", "one") == 0
     assert cells(Path("two")) == cells(out)
@@ -115,7 +130,7 @@ def test_cells_are_run_stored_and_reported_and_come_out_the_same_again(
 def test_a_dry_run_says_what_it_would_cost(capfd: pytest.CaptureFixture[str]) -> None:
     assert reproduce("--rows", "keys", "--dry-run", "--jobs", "4") == 0
     said = capfd.readouterr().err
-    assert "6 cells, 0 of them finished; 4 side by side; about 0:02:00" in said
+    assert plan(said) == ["0", "6", "4", "0:02:00"]
     assert said.count("/keys/seed") == 6
     assert not Path("runs").exists()
 
@@ -131,23 +146,30 @@ SOME = ("--rows", "both", "--seeds", "1", "--sets", "2-4")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message", "code"),
+    ("arguments", "facts", "code"),
     [
-        (("--rows", "boht"), "clutrr has no row boht; did you mean both?", 2),
-        (("--sets", "1-9"), "clutrr has no set 1-9: there are 2-4, 2-3", 2),
-        (("--jobs", "0"), "--jobs must be 1 or more; got 0", 2),
-        (("--seeds", "-1"), "--seeds must be 0 or more, and below 2^63; got -1", 2),
-        (("--seeds", str(2**70)), "--seeds must be 0 or more, and below 2^63; got 1180", 2),
-        (SOME, "give --data, the folder with the questions (data_db9b8f04)", 2),
-        ((*SOME, "--data", "elsewhere"), "has 0 files *_train.jsonl.gz and 0 files 1.HOPS", 65),
+        (("--rows", "boht"), ("clutrr", "boht", "both"), 2),
+        (("--sets", "1-9"), ("clutrr", "1-9", "2-4", "2-3"), 2),
+        (("--jobs", "0"), ("--jobs", 1, 0), 2),
+        (("--seeds", "-1"), ("--seeds", 0, "2^63", -1), 2),
+        (("--seeds", str(2**70)), ("--seeds", 0, "2^63", 2**70), 2),
+        (SOME, ("--data", "data_db9b8f04"), 2),
+        (
+            (*SOME, "--data", "elsewhere"),
+            ("elsewhere/data_db9b8f04", 0, "*_train.jsonl.gz", "1.HOPS_test.jsonl.gz", "--data"),
+            65,
+        ),
     ],
 )
 def test_what_is_not_there_is_told(
-    arguments: tuple[str, ...], message: str, code: int, capfd: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...],
+    facts: tuple[object, ...],
+    code: int,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert reproduce(*arguments) == code
     said = capfd.readouterr().err
-    assert message in said
+    assert_mentions(error_line(said), *facts)
     assert "Traceback" not in said
 
 
@@ -173,7 +195,7 @@ def test_a_damaged_question_is_named_by_its_line(
     with gzip.open(path, "at") as file:
         file.write(line + "\n")
     assert reproduce(*SOME, "--data", str(data)) == 65
-    assert "1.5_test.jsonl.gz, line 41: no question" in capfd.readouterr().err
+    assert_mentions(error_line(capfd.readouterr().err), path, "line 41", "query")
 
 
 def test_files_that_are_no_gzip_or_have_another_relation_are_refused(
@@ -184,14 +206,16 @@ def test_files_that_are_no_gzip_or_have_another_relation_are_refused(
     for damaged in (good[:40], good[:30] + bytes(12) + good[42:], b"no gzip"):
         path.write_bytes(damaged)
         assert reproduce(*SOME, "--data", str(data)) == 65
-        assert "1.6_test.jsonl.gz cannot be read" in capfd.readouterr().err
+        error = error_line(capfd.readouterr().err)
+        assert_mentions(error, path)
+        assert re.search("end-of-stream|decompressing|CRC|gzipped", error)  # Python's reasons
     write(path, [])
     assert reproduce(*SOME, "--data", str(data)) == 65
-    assert "1.6_test.jsonl.gz has no questions" in capfd.readouterr().err
+    assert_mentions(error_line(capfd.readouterr().err), path, "questions")
     other = question(6, random.Random(1)) | {"types": ["up"] * 5 + ["sideways"]}
     write(path, [other])
     assert reproduce(*SOME, "--data", str(data)) == 65
-    assert "no edge of the training is of relation sideways" in capfd.readouterr().err
+    assert_mentions(error_line(capfd.readouterr().err), path, "sideways")
 
 
 def test_other_questions_and_other_settings_do_not_mix_with_what_is_there(
@@ -205,13 +229,15 @@ def test_other_questions_and_other_settings_do_not_mix_with_what_is_there(
     for row in ("both", "keys"):  # a row that is not there yet, too, before it is trained
         some = ("--rows", row, *SOME[2:])
         assert reproduce(*some, "--data", str(data)) == 65
-        said = capfd.readouterr().err
-        assert "the corpus changed between cells: 1.6_test.jsonl.gz" in said
-        assert "clutrr/2-4/both/seed1" in said
+        error = error_line(capfd.readouterr().err)
+        assert_mentions(error, "1.6_test.jsonl.gz", "clutrr/2-4/both/seed1", "--out")
     path.write_bytes(good)
     change(monkeypatch, "layers = 6", "layers = 2")
     assert reproduce(*SOME, "--data", str(data)) == 2
-    assert "other settings: model.layers was 6, is 2" in capfd.readouterr().err
+    before_it, setting, after_it = error_line(capfd.readouterr().err).partition("model.layers")
+    assert_mentions(before_it + after_it, "cells/clutrr/2-4/both/seed1.json", "--out")
+    assert setting
+    assert_mentions(after_it, 6, 2)
     assert cells(Path("runs/reproduction")) == before
 
 
@@ -225,14 +251,14 @@ def test_a_cell_with_other_questions_than_the_others_is_told(
     path.write_text(json.dumps(content))
     capfd.readouterr()
     assert reproduce(*SOME) == 65
-    said = capfd.readouterr().err
-    assert "clutrr/2-4/keys/seed1 has answers to other questions than clutrr/2-4/both" in said
+    error = error_line(capfd.readouterr().err)
+    assert_mentions(error, "clutrr/2-4/keys/seed1", "clutrr/2-4/both/seed1")
 
 
 def test_a_cell_asked_for_twice_is_run_once(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     twice = ("--rows", "both", "both", "--seeds", "1", "1", "--sets", "2-4", "2-4")
     assert reproduce(*twice, "--data", str(data)) == 0
-    assert "1 cells, 0 of them finished; 1 side by side" in capfd.readouterr().err
+    assert plan(capfd.readouterr().err)[:3] == ["0", "1", "1"]
 
 
 def test_an_out_that_cannot_be_is_told_before_the_work(
@@ -242,7 +268,7 @@ def test_an_out_that_cannot_be_is_told_before_the_work(
     assert reproduce(*SOME, "--data", str(data), "--out", "file") == 74
     said = capfd.readouterr().err
     assert "Not a directory" in said or "File exists" in said
-    assert "1 of 1" not in said
+    assert "hops" not in said  # the accuracy of a finished cell, by hops
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -290,6 +316,6 @@ def soon(happens: Callable[[], bool]) -> bool:
 
 def test_clutrr_is_named_where_it_is_looked_for(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["reproduce", "table1", "clutrr"]) == 2
-    assert "edgewise reproduce clutrr --data DIR" in capfd.readouterr().err
+    assert_mentions(capfd.readouterr().err, "edgewise reproduce clutrr", "--data")
     assert run(["reproduce", "clutr"]) == 2
-    assert "did you mean clutrr?" in capfd.readouterr().err
+    assert_mentions(capfd.readouterr().err, "clutr", "clutrr")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from messages import assert_mentions
 
 from edgewise.checkpoint.model_folder import weights, write_model
 from edgewise.cli.main import BAD_DATA, INPUT_OUTPUT, USAGE, run
@@ -106,7 +107,7 @@ def test_json_in_a_file_comes_with_the_table(given: Given) -> None:
     content = json.loads(path.read_text())
     assert content["against"] == given.theirs
     assert content["comparison"]["difference"] > 0
-    assert "exists already (--overwrite" in given.refused(USAGE, *arguments)
+    assert_mentions(given.refused(USAGE, *arguments), path, "exists", "--overwrite")
     path.write_text("old")
     assert given.run(*arguments, "--overwrite")[0] == 0
     assert json.loads(path.read_text()) == content
@@ -143,7 +144,8 @@ def test_a_model_translates_the_source_and_its_translations_are_kept(
     expected = Translator.load(model).translate(SOURCES)
     out = given.folder / "kept" / "model.de"
     code, stdout, stderr = given.run("--model", model, "--out", out, "--json", "-")
-    assert (code, stderr) == (0, f"{model} translates: 0 of 30\n")
+    assert (code, len(stderr.splitlines())) == (0, 1)
+    assert_mentions(stderr, model, "0 of 30")
     assert out.read_text(encoding="utf-8") == "".join(
         line.replace("\n", " ") + "\n" for line in expected
     )
@@ -183,10 +185,8 @@ def test_what_is_kept_is_the_models_and_not_its_rivals(
 def test_tokenised_text_is_told_of_and_taken_as_it_is_on_request(given: Given) -> None:
     given.ours = write(Path(given.ours), [line.removesuffix(".") + " ." for line in OURS])
     code, _, stderr = given.run("--translations", given.ours, "--json", "-")
-    assert code == 0
-    assert stderr == (
-        f"{given.ours} looks tokenised: if it is, and {given.reference} too, give --tokenised\n"
-    )
+    assert (code, len(stderr.splitlines())) == (0, 1)
+    assert_mentions(stderr, given.ours, given.reference, "--tokenised")
     code, stdout, stderr = given.run("--translations", given.ours, "--json", "-", "--tokenised")
     assert (code, stderr) == (0, "")
     assert "|tok:none|" in json.loads(stdout)["tokenised_lowercased_bleu"]["signature"]
@@ -194,36 +194,34 @@ def test_tokenised_text_is_told_of_and_taken_as_it_is_on_request(given: Given) -
 
 
 def test_a_model_or_translations_must_be_given(given: Given) -> None:
-    wanted = "--model or --translations must be given, one of them; got "
-    assert given.refused(USAGE) == wanted + "neither"
-    assert given.refused(USAGE, "--model", "m", "--translations", given.ours) == wanted + "both"
+    assert_mentions(given.refused(USAGE), "--model", "--translations", "neither")
+    message = given.refused(USAGE, "--model", "m", "--translations", given.ours)
+    assert_mentions(message, "--model", "--translations", "both")
     message = given.refused(USAGE, "--translations", given.ours, "--out", "x.de")
-    assert message == f"--out keeps what --model translates; got --translations {given.ours}"
+    assert_mentions(message, "--out", "--model", "--translations", given.ours)
 
 
 def test_what_is_not_there_is_named(given: Given, tmp_path: Path) -> None:
     none = str(tmp_path / "none")
     for option in ("--translations", "--against"):
         arguments = () if option == "--translations" else ("--translations", given.ours)
-        assert given.refused(USAGE, *arguments, option, none) == f"there is no file {none}"
-    assert f"there is no model folder {none}" in given.refused(USAGE, "--model", none)
-    assert given.refused(USAGE, "--translations", tmp_path).startswith(
-        f"{tmp_path} must be a plain"
-    )
+        assert_mentions(given.refused(USAGE, *arguments, option, none), "file", none)
+    assert_mentions(given.refused(USAGE, "--model", none), "model", none)
+    assert_mentions(given.refused(USAGE, "--translations", tmp_path), tmp_path, "gzip")
     message = given.refused(BAD_DATA, "--translations", given.ours, "--against", tmp_path)
-    assert message.startswith(f"{tmp_path} is not an edgewise model")
+    assert_mentions(message, tmp_path, "model", "manifest.json")
 
 
 def test_files_are_never_replaced_unasked(given: Given, model: Path) -> None:
     message = given.refused(USAGE, "--model", model, "--out", given.reference)
-    assert message == f"{given.reference} exists already (--overwrite replaces it)"
+    assert_mentions(message, given.reference, "exists", "--overwrite")
     message = given.refused(USAGE, "--model", model, "--out", given.folder, "--overwrite")
-    assert message == f"{given.folder} must be a file to write; it is a folder"
+    assert_mentions(message, given.folder, "file", "folder")
     new = given.folder / "new"
     message = given.refused(USAGE, "--model", model, "--out", new, "--json", new)
-    assert message == f"--out and --json must be two files; got {new} for both"
+    assert_mentions(message, "--out", "--json", new)
     message = given.refused(USAGE, "--translations", given.ours, "--json", "--overwrite")
-    assert message == "--json must have a file or -; got the option --overwrite"
+    assert_mentions(message, "--json", "--overwrite")
 
 
 @pytest.mark.parametrize("which", ["reference", "ours", "theirs"])
@@ -233,7 +231,8 @@ def test_other_numbers_of_lines_are_told_with_both_files(given: Given, which: st
     message = given.refused(
         BAD_DATA, "--translations", given.ours, "--against", given.theirs, "--json", "-"
     )
-    assert message == f"{path} must have as many lines as {given.source}, 30; it has 29"
+    assert_mentions(message, path, given.source)
+    assert_mentions(message.replace(str(given.folder), ""), 30, 29)
 
 
 @pytest.mark.parametrize("which", ["source", "reference", "ours"])
@@ -241,12 +240,12 @@ def test_there_is_nothing_to_evaluate_in_an_empty_file(given: Given, which: str)
     path = getattr(given, which)
     write(Path(path), [])
     message = given.refused(BAD_DATA, "--translations", given.ours)
-    assert message == f"{path} is empty: there is nothing to evaluate"
+    assert_mentions(message, path, "empty")
 
 
 @pytest.mark.parametrize("which", ["source", "reference", "ours", "theirs"])
 @pytest.mark.parametrize(
-    ("line", "reason"), [(b"caf\xe9", "invalid UTF-8"), (b"x" * LONGEST_LINE, "too long")]
+    ("line", "reason"), [(b"caf\xe9", "UTF-8"), (b"x" * LONGEST_LINE, "too long")]
 )
 def test_a_line_that_cannot_be_read_is_told_with_its_number(
     given: Given, which: str, line: bytes, reason: str
@@ -255,13 +254,13 @@ def test_a_line_that_cannot_be_read_is_told_with_its_number(
     lines = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([*lines[:6], line, *lines[7:]]))
     message = given.refused(BAD_DATA, "--translations", given.ours, "--against", given.theirs)
-    assert message == f"line 7 of {path} is unusable: {reason}"
+    assert_mentions(message, "line 7", path, reason)
 
 
 def test_a_line_without_the_column_is_told_with_its_number(given: Given, tmp_path: Path) -> None:
     path = write(tmp_path / "ours.tsv", [*(f"x\t{line}" for line in OURS[:4]), "x"])
     message = given.refused(BAD_DATA, "--translations", f"{path}:2")
-    assert message == f"line 5 of {path}:2 is unusable: no such column"
+    assert_mentions(message, "line 5", f"{path}:2", "column")
 
 
 def test_one_sentence_is_scored_but_not_compared(given: Given) -> None:
@@ -274,7 +273,8 @@ def test_one_sentence_is_scored_but_not_compared(given: Given) -> None:
         write(Path(path), lines[:1])
     assert given.run("--translations", given.ours)[0] == 0
     message = given.refused(BAD_DATA, "--translations", given.ours, "--against", given.theirs)
-    assert message == f"--against must have 2 lines or more to resample; {given.source} has 1"
+    assert_mentions(message, "--against", given.source)
+    assert_mentions(message.replace(str(given.folder), ""), 2, 1)
 
 
 def test_help_and_scores_of_files_do_without_torch(given: Given) -> None:
@@ -299,7 +299,9 @@ def test_a_full_disk_is_told_and_a_reader_that_has_enough_is_not(given: Given) -
     with open("/dev/full", "wb") as full:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert result.returncode == INPUT_OUTPUT
-    assert result.stderr.splitlines()[-1].startswith("edgewise: No space left on device")
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("edgewise: ")
+    assert_mentions(last, "No space left on device")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from messages import assert_mentions
 from small_runs import command
 from torch import Tensor
 
@@ -84,10 +85,9 @@ def test_stderr_has_the_translation_and_no_warning_of_characters_that_the_font_l
     explained: tuple[Path, "subprocess.CompletedProcess[str]"],
 ) -> None:
     out, result = explained
-    assert result.stderr.splitlines() == [
-        f"translation: {TRANSLATION}",
-        f"pieces and weights by distance: {out / 'explanation.json'}",
-    ]
+    translation, numbers = result.stderr.splitlines()
+    assert_mentions(translation, "translation", TRANSLATION)
+    assert_mentions(numbers, out / "explanation.json")
 
 
 def test_the_numbers_are_those_of_the_explanation(
@@ -125,7 +125,7 @@ def test_without_a_translation_it_is_the_models_own_that_is_explained(
     monkeypatch.setattr(Translator, "translate", translate)
     assert run(arguments(folder, tmp_path / "out")) == 0
     assert asked == [[TEXT]]
-    assert f"translation: {TRANSLATION}\n" in capsys.readouterr().err
+    assert_mentions(capsys.readouterr().err, "translation", TRANSLATION)
     found = json.loads((tmp_path / "out" / "explanation.json").read_text())
     vocabulary = Vocabulary.load(folder)
     assert found["target"] == vocabulary.pieces([BEGIN, *vocabulary.encode([TRANSLATION])[0]])
@@ -141,30 +141,28 @@ def test_what_is_there_is_replaced_only_if_asked_and_only_if_it_is_an_explanatio
     again = arguments(folder, tmp_path / "out", "--translation", TRANSLATION)
     assert run(again) == 0
     assert run(again) == 2
-    assert "out exists already (--overwrite replaces it)" in capsys.readouterr().err
+    error = capsys.readouterr().err.partition("edgewise: ")[2]
+    assert_mentions(error, tmp_path / "out", "exists", "--overwrite")
     (tmp_path / "out" / "explanation.json").unlink()
     assert run([*again, "--overwrite"]) == 0
     assert (tmp_path / "out" / "explanation.json").is_file()
     assert run(arguments(folder, folder, "--overwrite")) == 2
-    assert "is not an edgewise explanation" in capsys.readouterr().err
+    error = capsys.readouterr().err.partition("edgewise: ")[2]
+    assert_mentions(error, folder, "explanation", "--overwrite")
     assert (folder / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "message"),
+    ("text", "more", "facts"),
     [
-        ("", [], "--text must be a sentence; got an empty one"),
-        (" \n", [], "--text must be a sentence; got an empty one"),
-        ("\udcff", [], r"--text must be UTF-8; got '\udcff'"),
-        (TEXT, ["--translation", ""], "--translation must be a sentence; got an empty one"),
-        (
-            "the child " * MOST_TOKENS,
-            [],
-            f"--text must have at most {MOST_TOKENS} tokens, for pictures that can be read; got",
-        ),
+        ("", [], ("--text", "empty")),
+        (" \n", [], ("--text", "empty")),
+        ("\udcff", [], ("--text", "UTF-8", r"\udcff")),
+        (TEXT, ["--translation", ""], ("--translation", "empty")),
+        ("the child " * MOST_TOKENS, [], ("--text", f"{MOST_TOKENS} tokens")),
         (
             *(TEXT, ["--translation", "das Kind " * MOST_TOKENS]),
-            f"the translation must have at most {MOST_TOKENS} tokens",
+            ("translation", f"{MOST_TOKENS} tokens"),
         ),
     ],
 )
@@ -174,10 +172,10 @@ def test_a_sentence_that_cannot_be_drawn_is_refused(
     capsys: pytest.CaptureFixture[str],
     text: str,
     more: list[str],
-    message: str,
+    facts: tuple[str, ...],
 ) -> None:
     assert run(arguments(folder, tmp_path / "out", *more, text=text)) == 2
-    assert message in capsys.readouterr().err
+    assert_mentions(capsys.readouterr().err, *facts)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -201,7 +199,9 @@ def test_without_matplotlib_the_extra_is_named(folder: Path, tmp_path: Path) -> 
         check=False,
     )
     assert result.returncode == 1
-    assert result.stderr == ("edgewise: pictures need matplotlib: pip install 'edgewise[plots]'\n")
+    (said,) = result.stderr.splitlines()
+    assert said.startswith("edgewise: ")
+    assert_mentions(said, "matplotlib", "pip install", "edgewise[plots]")
 
 
 def test_nothing_is_left_when_drawing_fails(

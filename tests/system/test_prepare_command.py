@@ -3,12 +3,14 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from messages import assert_mentions
 
 from edgewise.cli.main import run
 from edgewise.data.corpus import Corpus
@@ -135,49 +137,41 @@ def test_a_process_of_its_own_fails_with_the_code_and_without_a_traceback(place:
         timeout=120,
     )
     assert (done.returncode, done.stdout) == (65, "")
-    assert done.stderr == (
-        "counting lines\n"
-        "edgewise: the two files of a corpus must have as many lines as each other; "
-        "a.en has 400, valid.de has 30\n"
-    )
+    _, said = done.stderr.splitlines()  # the first is progress
+    assert said.startswith("edgewise: ")
+    assert_mentions(said, "a.en", 400, "valid.de", 30)
     assert not (place / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "facts"),
     [
-        (["--vocab-sizes", "4"], "Unknown option: --vocab-sizes. Did you mean --vocab-size?"),
-        (["--wieght", "2"], "Did you mean --weight?"),
-        (["--max-tokens", "many"], "--max-tokens"),
-        (["--max-tokens", "0"], "--max-tokens must be 1 or more; got 0"),
-        (["--workers", "-1"], "--workers must be 1 or more; got -1"),
-        (["--seed", "-1"], "--seed must be 0 or more; got -1"),
-        (["--vocab-size", "0"], "--vocab-size must be 1 or more; got 0"),
-        (["--on-bad", "ignore"], "--on-bad"),
-        (["--weight", "0"], "--weight must have a number above 0 for each of the 1 corpora; got 0"),
-        (["--weight", "1", "2"], "for each of the 1 corpora; got 1.0 2.0"),
-        (["--source", "a.en"], "--source must have as many files as --target; got 2 and 1"),
-        (
-            ["--valid-source", "valid.en"],
-            "--valid-source must have as many files as --valid-target; got 1 and 0",
-        ),
-        (["--source", "none.en", "--target", "a.de"], "there is no file none.en"),
-        (["--valid-source", ".", "--valid-target", "a.de"], ". must be a plain or gzip file"),
-        (["--source", "a.en:0", "--target", "a.de"], "columns count from 1; got a.en:0"),
-        (
-            ["--vocab", "a.en", "--vocab-size", "400"],
-            "give --vocab, which has its size, or --vocab-size, not both",
-        ),
-        (["--vocab", "none"], "there is no vocabulary at none"),
+        (["--vocab-sizes", "4"], ("--vocab-sizes", "--vocab-size")),
+        (["--wieght", "2"], ("--wieght", "--weight")),
+        (["--max-tokens", "many"], ("--max-tokens", "many")),
+        (["--max-tokens", "0"], ("--max-tokens", 1, 0)),
+        (["--workers", "-1"], ("--workers", 1, -1)),
+        (["--seed", "-1"], ("--seed", 0, -1)),
+        (["--vocab-size", "0"], ("--vocab-size", 1, 0)),
+        (["--on-bad", "ignore"], ("--on-bad", "ignore")),
+        (["--weight", "0"], ("--weight", 0, 1, "0.0")),
+        (["--weight", "1", "2"], ("--weight", 1, "1.0", "2.0")),
+        (["--source", "a.en"], ("--source", 2, "--target", 1)),
+        (["--valid-source", "valid.en"], ("--valid-source", 1, "--valid-target", 0)),
+        (["--source", "none.en", "--target", "a.de"], ("file", "none.en")),
+        (["--valid-source", ".", "--valid-target", "a.de"], (".", "gzip", "folder")),
+        (["--source", "a.en:0", "--target", "a.de"], ("a.en:0", 1)),
+        (["--vocab", "a.en", "--vocab-size", "400"], ("--vocab", "--vocab-size")),
+        (["--vocab", "none"], ("vocabulary", "none")),
     ],
 )
 def test_what_cannot_be_used_exits_with_2_and_writes_nothing(
-    prepare: Command, options: list[str], message: str
+    prepare: Command, options: list[str], facts: tuple[object, ...]
 ) -> None:
     before = names()
     code, said = prepare(*options)
     assert code == 2
-    assert message in said
+    assert_mentions(said, *facts)
     assert said.startswith("edgewise: ")
     assert names() == before
 
@@ -195,7 +189,9 @@ def test_a_folder_that_exists_exits_with_2_unless_told_to_replace_it(
     digest = Corpus(place / "out").digest
     valid = {"source": "valid.en", "target": "valid.de"}
     code, said = prepare("--vocab", "out", **valid)
-    assert (code, said) == (2, "edgewise: out exists already (--overwrite replaces it)\n")
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert said.startswith("edgewise: ")
+    assert_mentions(said, "out", "exists", "--overwrite")
     assert Corpus(place / "out").digest == digest
     assert prepare("--vocab", "out", "--overwrite", **valid)[0] == 0
     assert len(Corpus(place / "out").train) == 30
@@ -206,7 +202,7 @@ def test_a_folder_of_something_else_is_never_replaced(prepare: Command, place: P
     (place / "mine" / "manifest.json").write_text("[]")
     code, said = prepare("--out", "mine", "--overwrite")
     assert code == 2
-    assert "mine exists and is not an edgewise corpus" in said
+    assert_mentions(said, "mine", "corpus", "--overwrite")
     assert os.listdir("mine") == ["manifest.json"]
 
 
@@ -214,16 +210,18 @@ def test_a_vocabulary_too_large_exits_with_2_and_names_the_largest(prepare: Comm
     before = names()
     code, said = prepare("--vocab-size", "30000")
     assert code == 2
-    assert "a vocabulary of 30000 pieces is more than this corpus allows" in said
+    error = said.partition("edgewise: ")[2]
+    assert_mentions(error, 30000, "--vocab-size")
     assert names() == before
-    assert prepare("--vocab-size", said.split()[-1])[0] == 0
+    largest = max(number for number in map(int, re.findall(r"\d+", error)) if number < 30000)
+    assert prepare("--vocab-size", str(largest))[0] == 0
 
 
 def test_different_line_counts_exit_with_65(prepare: Command) -> None:
     before = names()
     code, said = prepare(target="valid.de")
     assert code == 65
-    assert "a.en has 400, valid.de has 30" in said
+    assert_mentions(said, "a.en", 400, "valid.de", 30)
     assert names() == before
 
 
@@ -234,7 +232,7 @@ def test_a_bad_line_exits_with_65_if_told_to_stop(prepare: Command, place: Path)
     before = names()
     code, said = prepare("--on-bad", "error")
     assert code == 65
-    assert "line 17 of a.de is unusable: invalid UTF-8 (--on-bad drop leaves" in said
+    assert_mentions(said, "line 17", "a.de", "UTF-8", "--on-bad drop")
     assert names() == before
     assert prepare("--on-bad", "drop")[0] == 0
 
@@ -245,14 +243,14 @@ def test_a_damaged_gzip_exits_with_65(prepare: Command, place: Path) -> None:
     before = names()
     code, said = prepare(source="a.en.gz")
     assert code == 65
-    assert "a.en.gz is damaged or cut off" in said
+    assert_mentions(said, "a.en.gz", "damaged")
     assert names() == before
 
 
 def test_a_file_that_is_no_vocabulary_exits_with_65(prepare: Command) -> None:
     code, said = prepare("--vocab", "a.en")
     assert code == 65
-    assert "a.en is not a sentencepiece model" in said
+    assert_mentions(said, "a.en", "sentencepiece")
 
 
 def test_a_place_that_cannot_be_written_exits_with_74(prepare: Command) -> None:
@@ -268,8 +266,8 @@ def test_a_place_that_cannot_be_written_exits_with_74(prepare: Command) -> None:
 def test_the_name_of_a_folder_is_no_markup(prepare: Command, place: Path, out: str) -> None:
     code, said = prepare("--out", out)
     assert code == 0
-    assert f"{out}: 400 pieces" in said
-    assert f"{out}/report.json" in said
+    assert_mentions(said.replace(f"{out}/report.json", ""), out, "400 pieces")
+    assert_mentions(said, f"{out}/report.json")
     assert len(Corpus(place / out).train) == 400
 
 
@@ -277,7 +275,7 @@ def test_the_name_of_a_file_is_no_markup(prepare: Command, place: Path) -> None:
     (place / "a.en").rename(place / "[red]a.en")
     code, said = prepare(source="[red]a.en")
     assert code == 0
-    assert "train: [red]a.en" in said
+    assert_mentions(said, "[red]a.en")
 
 
 def test_the_name_of_a_file_need_not_be_utf8(place: Path) -> None:
@@ -313,7 +311,7 @@ def test_the_folder_one_is_in_is_filled_or_refused(
 def test_generated_pairs_are_those_of_the_grammar(command: Command, place: Path, seed: int) -> None:
     code, said = command("data", "generate", "--pairs", "1200", "--out", "g/x", "--seed", str(seed))
     assert code == 0
-    assert "g/x.en and g/x.de: 1,200 pairs" in said
+    assert_mentions(said, "g/x.en", "g/x.de", "1,200 pairs")
     files = [(place / "g" / name).read_text(encoding="utf-8") for name in ("x.en", "x.de")]
     assert all(file.endswith("\n") for file in files)
     lines = [file.split("\n")[:-1] for file in files]
@@ -330,7 +328,9 @@ def test_another_seed_generates_other_pairs(command: Command, place: Path) -> No
 def test_no_pairs_cannot_be_generated(command: Command, count: str) -> None:
     before = names()
     code, said = command("data", "generate", "--pairs", count, "--out", "g")
-    assert (code, said) == (2, f"edgewise: --pairs must be 1 or more; got {count}\n")
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert said.startswith("edgewise: ")
+    assert_mentions(said, "--pairs", 1, count)
     assert names() == before
 
 
@@ -341,7 +341,7 @@ def test_pairs_that_cannot_be_written_exit_with_74(command: Command) -> None:
 def test_the_name_of_generated_files_is_no_markup(command: Command, place: Path) -> None:
     code, said = command("data", "generate", "--pairs", "3", "--out", "g[/b]")
     assert code == 0
-    assert "g[/b].en and g[/b].de: 3 pairs" in said
+    assert_mentions(said, "g[/b].en", "g[/b].de", "3 pairs")
 
 
 def test_generated_pairs_can_be_prepared(command: Command, prepare: Command, place: Path) -> None:
@@ -353,7 +353,10 @@ def test_generated_pairs_can_be_prepared(command: Command, prepare: Command, pla
 def test_generated_files_replace_others_only_if_asked(command: Command, place: Path) -> None:
     arguments = ("data", "generate", "--pairs", "3", "--out", "a")
     before = (place / "a.de").read_bytes()
-    assert command(*arguments) == (2, "edgewise: a.en exists already (--overwrite replaces it)\n")
+    code, said = command(*arguments)
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert said.startswith("edgewise: ")
+    assert_mentions(said, "a.en", "exists", "--overwrite")
     assert (place / "a.de").read_bytes() == before
     assert command(*arguments, "--overwrite")[0] == 0
     assert (place / "a.de").read_bytes() != before
@@ -364,4 +367,5 @@ def test_a_corpus_of_which_much_is_dropped_is_warned_of(prepare: Command, place:
     (place / "a.de").write_bytes(b"".join([b"\xe4" + line for line in lines[:50]] + lines[50:]))
     code, said = prepare()
     assert code == 0
-    assert "warning: 12% of a.en was dropped; is it UTF-8" in said
+    (warning,) = [line for line in said.splitlines() if "warning" in line]
+    assert_mentions(warning, "12%", "a.en", "UTF-8")

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import assert_mentions
 from small_runs import command
 
 from edgewise.cli.main import run
@@ -76,12 +78,19 @@ def whole(scale: Path, out: Path) -> list[str]:
     return arguments(scale, out, *rows)
 
 
+def plan(said: str) -> list[str]:
+    """The numbers in the line on all cells: finished and in all, the smaller first, then jobs."""
+    line = next(line for line in said.splitlines() if re.search(r"\bcells?\b", line))
+    first, second, *others = re.findall(r"[\d,:]*\d", line)
+    return [*sorted((first, second), key=int), *others]
+
+
 @pytest.fixture(scope="module")
 def undisturbed(scale: Path) -> Path:
     out = scale.with_name("undisturbed")
     done = command(*whole(scale, out))
     assert done.returncode == 0, done.stderr
-    assert "3 cells, 0 of them finished" in done.stderr
+    assert plan(done.stderr)[:2] == ["0", "3"]
     return out
 
 
@@ -104,7 +113,7 @@ def test_rows_are_measured_and_reported(undisturbed: Path) -> None:
     text = (undisturbed / "reports" / "tiny" / "table3.md").read_text()
     for row in ("keys and values | 25.8", "keys only | 25.8", "mine, wider | "):
         assert f"\n| {row} | " in text
-    assert "Not finished: values, neither." in text
+    assert re.search(r"finished\b.*\bvalues, neither\b", text)
     cells = measured(undisturbed)
     assert list(cells) == [
         "cells/tiny/en-de/d_ff=48/seed1.json",
@@ -127,7 +136,7 @@ def test_the_same_command_again_has_nothing_to_do(scale: Path, undisturbed: Path
     before, report = times(), reports(undisturbed)
     done = command(*whole(scale, undisturbed))
     assert done.returncode == 0, done.stderr
-    assert "3 cells, 3 of them finished" in done.stderr
+    assert plan(done.stderr)[:2] == ["3", "3"]
     assert times() == before
     assert reports(undisturbed) == report
 
@@ -217,13 +226,12 @@ def test_a_corpus_that_changed_between_cells_is_told_and_no_cell_is_lost(tmp_pat
     for rows in (first, ("--data", str(data), "--rows", "values", "--budget", "6")):
         done = command(*arguments(scale, out, *rows))
         assert done.returncode == 65
-        assert "the corpus has changed since cells in" in done.stderr
-        assert "train/train.de is not the file that it was (restore it, or" in done.stderr
+        assert_mentions(done.stderr, out, "train/train.de", "--out")
         assert "Traceback" not in done.stderr
         assert measured(out) == before
     done = command(*arguments(scale, tmp_path / "none", "--data", str(tmp_path / "no")))
     assert done.returncode == 2
-    assert f"there is no folder {tmp_path / 'no'}: give the folder that has it" in done.stderr
+    assert_mentions(done.stderr, tmp_path / "no", "--data")
 
 
 def test_a_cell_that_fails_does_not_hold_up_the_others(scale: Path, tmp_path: Path) -> None:
@@ -232,13 +240,13 @@ def test_a_cell_that_fails_does_not_hold_up_the_others(scale: Path, tmp_path: Pa
     asked = ("--row", str(row), "--rows", "keys", "--jobs", "1", "--budget", "60")
     done = command(*arguments(scale, tmp_path, *asked))
     assert done.returncode == 1
-    assert "tiny/en-de/steps=60,factor=100000.0/seed1: update " in done.stderr
-    assert "is not made: " in done.stderr
-    assert "(finished cells are kept, and the same command goes on)" in done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("edgewise:")]
+    assert_mentions(error, "tiny/en-de/steps=60,factor=100000.0/seed1", "training.factor")
+    assert re.search(r"update \d+\b.*\b(nan|inf)\b", error)
     assert "Traceback" not in done.stderr
     assert list(measured(tmp_path)) == ["cells/tiny/en-de/on_values=false,steps=60/seed1.json"]
     (report,) = tmp_path.glob("reports/tiny/*,budget=60.md")
-    assert "- but here budget 60, as was asked for" in report.read_text()
+    assert re.search(r"^- .*\bbudget 60\b", report.read_text(), re.MULTILINE)
 
 
 def test_a_damaged_result_is_told_before_any_work(scale: Path, tmp_path: Path) -> None:
@@ -247,7 +255,7 @@ def test_a_damaged_result_is_told_before_any_work(scale: Path, tmp_path: Path) -
     path.write_text("{")
     done = command(*arguments(scale, tmp_path, "--rows", "neither"))
     assert done.returncode == 65
-    assert f"{path} is not JSON" in done.stderr
+    assert_mentions(done.stderr, path, "JSON")
     assert not (tmp_path / "work").exists()
 
 
@@ -263,7 +271,7 @@ def test_a_full_disk_loses_no_finished_cell(
     stuffing.write_bytes(bytes(free - 150_000))
     done = command(*arguments(scale, out, "--rows", "values"))
     assert done.returncode == 74, done.stderr
-    assert "No space left on device: make room, and give the same command again" in done.stderr
+    assert_mentions(done.stderr, "No space left on device")
     assert "Traceback" not in done.stderr
     assert measured(out) == before
     stuffing.unlink()
@@ -273,24 +281,27 @@ def test_a_full_disk_loses_no_finished_cell(
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "facts"),
     [
-        (["table4"], "there is no experiment table4; did you mean table"),
-        (["table2", "--scale", "multi30"], "there is no scale multi30; did you mean multi30k?"),
-        (["table2", "--rows", "k=3"], "table2 at scale demo has no row k=3"),
-        (["table1", "--rows", "big-absolute"], "table1 at scale demo has no row big-absolute"),
-        (["table1", "--pairs", "en-fr"], "table1 at scale demo has no pair en-fr"),
-        (["table2", "--row", "no.toml"], "there is no file no.toml"),
-        (["table2", "--budget", "0"], "--budget must be 1 or more; got 0"),
-        (["recipe", "--scale", "demo"], "recipe is not made for scale demo"),
-        ([], "edgewise reproduce list names the experiments"),
+        (["table4"], ("table4", "table3")),
+        (["table2", "--scale", "multi30"], ("multi30", "multi30k")),
+        (["table2", "--rows", "k=3"], ("table2", "demo", "k=3", "k2")),
+        (["table1", "--rows", "big-absolute"], ("table1", "demo", "big-absolute")),
+        (["table1", "--pairs", "en-fr"], ("table1", "demo", "en-fr", "en-de")),
+        (["table2", "--row", "no.toml"], ("no.toml", "--row")),
+        (["table2", "--budget", "0"], ("--budget", 1, 0)),
+        (["recipe", "--scale", "demo"], ("recipe", "demo", "multi30k-wu2021")),
+        ([], ("edgewise reproduce list",)),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_is_written(
-    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str],
+    facts: tuple[object, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["reproduce", *more, "--out", str(tmp_path / "out")]) == 2
-    assert message in capsys.readouterr().err
+    assert_mentions(capsys.readouterr().err, *facts)
     assert not (tmp_path / "out").exists()
 
 
@@ -300,8 +311,9 @@ def test_a_dry_run_says_what_would_be_run(tmp_path: Path) -> None:
         "reproduce", "table1", "table2", "--scale", "wmt14", "--dry-run", "--out", str(out)
     )
     assert done.returncode == 0
-    assert "14 cells, 0 of them finished; 1 side by side" in done.stderr
-    assert "wmt14/en-de/unchanged/seed1: 100,000 updates" in done.stderr
+    assert plan(done.stderr) == ["0", "14", "1"]
+    (line,) = [line for line in done.stderr.splitlines() if "wmt14/en-de/unchanged/seed1" in line]
+    assert_mentions(line, "100,000 updates")
     assert not out.exists()
 
 
@@ -355,4 +367,4 @@ def test_ranks_train_a_cell_together(scale: Path, tmp_path: Path) -> None:
     (cell,) = measured(tmp_path).values()
     assert cell["asked"]["ranks"] == 2
     said = next((tmp_path / "work").rglob("log.txt")).read_text()
-    assert "on 2 ranks" in said
+    assert_mentions(said, "2 ranks")

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from messages import assert_mentions
 from small_runs import (
     BATCHES,
     EPOCH,
@@ -19,6 +21,7 @@ from small_runs import (
     result,
     write_config,
 )
+from test_kills import error_lines
 
 STEPS = 11
 
@@ -44,6 +47,11 @@ def assert_the_same_run(run: Path, expected: Path) -> None:
     assert metrics(run) == metrics(expected)
     steps = [record["step"] for record in metrics(run) if record["kind"] == "update"]
     assert steps == list(range(1, STEPS + 1))
+
+
+def assert_resumed(said: str, step: int) -> None:
+    """The line with the number of parameters names the update that the run continues after."""
+    assert len(re.findall(rf"parameters.*\bupdate {step}\b", said)) == 1, said
 
 
 def test_an_undisturbed_run_logs_each_update_and_keeps_the_newest_checkpoints(
@@ -98,11 +106,11 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     if where == "in mid-epoch":
         resumed = command(*arguments)
         assert resumed.returncode == 0, resumed.stderr
-        assert f"going on after update {saved}" in resumed.stderr
+        assert_resumed(resumed.stderr, saved)
     else:
         again = Started(arguments, tmp_path / "log")
         assert again.code() == 0, again.said()
-        assert f"going on after update {saved}" in again.said()
+        assert_resumed(again.said(), saved)
     assert_the_same_run(run, undisturbed)
     starts = json.loads((run / "run.json").read_bytes())["starts"]
     assert [start["step"] for start in starts] == [0, saved]
@@ -118,14 +126,14 @@ def test_a_signal_saves_the_update_it_falls_in(
     arguments = ["train", str(config), "--out", str(run)]
     stopped = Started(arguments, tmp_path / "log", signal=number, at_batch=batch)
     assert stopped.code() == code, stopped.said()
-    name = signal.Signals(number).name
-    assert f"stopped by {name} after update {step}, which is saved" in stopped.said()
+    (error,) = error_lines(stopped.said())
+    assert_mentions(error, signal.Signals(number).name, f"update {step}")
     assert "Traceback" not in stopped.said()
     assert progress(run, step)["step"] == metrics(run)[-1]["step"] == step
 
     resumed = Started(arguments, tmp_path / "log")
     assert resumed.code() == 0, resumed.said()
-    assert f"going on after update {step}" in resumed.said()
+    assert_resumed(resumed.said(), step)
     assert_the_same_run(run, undisturbed)
 
 
@@ -149,7 +157,8 @@ def test_a_signal_from_outside_ends_a_real_process_with_its_number(
         process.kill()
         process.wait()
     newest = int(max((run / "checkpoints").glob("step-*")).name[5:])
-    assert f"stopped by SIGTERM after update {newest}, which is saved" in said
+    (error,) = error_lines(said)
+    assert_mentions(error, "SIGTERM", f"update {newest}")
     assert metrics(run)[-1]["step"] == newest
 
 
@@ -166,7 +175,7 @@ def test_continuing_a_complete_run_says_so_and_changes_nothing(
     before = files()
     again = Started(["train", str(config), "--out", str(undisturbed)], tmp_path / "log")
     assert again.code() == 0
-    assert f"done after {STEPS} updates (--training.steps sets how many)" in again.said()
+    assert_mentions(again.said(), f"{STEPS} updates", "--training.steps")
     assert files() == before
 
 

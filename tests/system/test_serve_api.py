@@ -5,7 +5,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
+from messages import assert_mentions
 from served import SOURCES, Server
 from tiny_model import make_model, make_vocabulary
 
@@ -141,7 +141,7 @@ def test_equal_alternatives_are_one(server: Server) -> None:
 def test_tokens_are_counted_however_many_a_character_has(server: Server) -> None:
     for path in ("/translate", "/translate/stream", "/explain", "/alternatives"):
         refused = server.post(path, {"q": "\u2581" * 341})
-        assert "a sentence of q has 1,365 tokens; at most 1,024" in error(refused, 400)
+        assert_mentions(error(refused, 400), "q", "1,365 tokens", "1,024")
 
 
 def test_a_model_can_be_named(server: Server) -> None:
@@ -166,20 +166,6 @@ def test_a_stream_has_a_line_for_each_sentence_and_is_the_same_text(server: Serv
         for i in range(3)
     ]
     assert joined == server.translated(texts)
-
-
-def test_the_first_sentences_of_a_stream_come_before_the_last_are_done(
-    vocabulary: Vocabulary, tmp_path: Path
-) -> None:
-    folder = make_model(tmp_path / "m", vocabulary, generation={"min_length": 60, "max_length": 60})
-    # One at a time, so that there is something to wait for.
-    with Server("--model", f"en-de={folder}", "--batch-tokens", "1") as server:
-        body = {"q": "\n".join(SOURCES[:12]), "source": "en", "target": "de"}
-        arrived = []
-        with server.client.stream("POST", "/translate/stream", json=body) as response:
-            for _ in response.iter_lines():
-                arrived.append(server.metric("edgewise_waiting_sentences"))
-    assert arrived[0] > 0 and arrived[-1] == 0
 
 
 def test_alternatives_for_a_word_begin_with_the_prefix_and_differ_after_it(
@@ -239,9 +225,9 @@ def test_tables_are_those_of_the_model(server: Server, translator: Translator) -
     for name, table in (("keys", attention.key_table), ("values", attention.value_table)):
         torch.testing.assert_close(torch.tensor(answer[name]), table.detach(), atol=1e-4, rtol=0)
     refused = server.client.get("/tables", params={"model": "fr-en"})
-    assert "no relative positions" in error(refused, 400)
-    assert "from 1 to 2; got 3" in error(server.client.get("/tables?layer=3"), 400)
-    assert "layer" in error(server.client.get("/tables?layer=x"), 400)
+    assert_mentions(error(refused, 400), "'fr-en'")
+    assert_mentions(error(server.client.get("/tables?layer=3"), 400), "layer", 2, 3)
+    assert_mentions(error(server.client.get("/tables?layer=x"), 400), "layer")
 
 
 def test_health_readiness_and_counters_are_told(server: Server) -> None:
@@ -257,76 +243,78 @@ def test_health_readiness_and_counters_are_told(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "message"),
+    ("body", "status", "facts"),
     [
-        (b"{", 400, "must be JSON"),
-        (b"\xff\xfe", 400, "UTF-8"),
-        (b"[1]", 400, "an object; got list"),
-        (b"[" * 100_000, 400, "nested too deeply"),
-        (b'{"q": 1, "target": "de"}', 400, "q must be a string or a list of strings"),
-        (b'{"q": ["a", 1], "target": "de"}', 400, "q.1 must be a valid string"),
-        (b'{"target": "de"}', 400, "q must be given"),
-        (b'{"q": "a"}', 400, "target must be given"),
-        (b'{"q": "a\\u0000b", "target": "de"}', 400, "NUL"),
-        (b'{"q": ["a", "b\\ud800"], "target": "de"}', 400, "half of a surrogate pair"),
-        (b'{"q": "a", "target": "xx"}', 400, "target must be one of de, en; got 'xx'"),
-        (b'{"q": "a", "source": "xx", "target": "de"}', 400, "source must be one of en; got 'xx'"),
-        (b'{"q": "a", "target": "de", "model": "x"}', 400, "model must be one of"),
-        (b'{"q": "a", "target": "de", "format": "pdf"}', 400, "'text' or 'html'"),
-        (b'{"q": "a", "target": "de", "alternatives": 99}', 400, "less than or equal to 10"),
-        (b'{"q": "a", "target": "de", "alternatives": ' + b"9" * 5000 + b"}", 400, "JSON"),
-        (json.dumps({"q": "x " * 25_000, "target": "de"}).encode(), 400, "it has 50,000"),
-        (json.dumps({"q": "x" * 19_000, "target": "de"}).encode(), 400, "at most 1,024 are"),
-        (json.dumps({"q": ["x"] * 1001, "target": "de"}).encode(), 400, "at most 1000 items"),
-        (json.dumps({"q": "x\n" * 1001, "target": "de"}).encode(), 400, "at most 1,000 sentences"),
-        (b'{"q": "' + b"x" * 1_000_000 + b'"}', 413, "at most 256,384 bytes"),
+        (b"{", 400, ("JSON",)),
+        (b"\xff\xfe", 400, ("UTF-8",)),
+        (b"[1]", 400, ("object", "list")),
+        (b"[" * 100_000, 400, ("nested",)),
+        (b'{"q": 1, "target": "de"}', 400, ("q", "string", "list")),
+        (b'{"q": ["a", 1], "target": "de"}', 400, ("q.1", "string")),
+        (b'{"target": "de"}', 400, ("q",)),
+        (b'{"q": "a"}', 400, ("target",)),
+        (b'{"q": "a\\u0000b", "target": "de"}', 400, ("q", "NUL")),
+        (b'{"q": ["a", "b\\ud800"], "target": "de"}', 400, ("q", "surrogate")),
+        (b'{"q": "a", "target": "xx"}', 400, ("target", "de, en", "'xx'")),
+        (b'{"q": "a", "source": "xx", "target": "de"}', 400, ("source", "en", "'xx'")),
+        (b'{"q": "a", "target": "de", "model": "x"}', 400, ("model", "en-de", "'x'")),
+        (b'{"q": "a", "target": "de", "format": "pdf"}', 400, ("format", "'text'", "'html'")),
+        (b'{"q": "a", "target": "de", "alternatives": 99}', 400, ("alternatives", 10)),
+        (b'{"q": "a", "target": "de", "alternatives": ' + b"9" * 5000 + b"}", 400, ("JSON",)),
+        (json.dumps({"q": "x " * 25_000, "target": "de"}).encode(), 400, ("q", "50,000")),
+        (json.dumps({"q": "x" * 19_000, "target": "de"}).encode(), 400, ("q", "1,024")),
+        (json.dumps({"q": ["x"] * 1001, "target": "de"}).encode(), 400, ("q", "1000 items")),
+        (json.dumps({"q": "x\n" * 1001, "target": "de"}).encode(), 400, ("q", "1,000 sentences")),
+        (b'{"q": "' + b"x" * 1_000_000 + b'"}', 413, ("256,384",)),
     ],
+    ids=range(21),
 )
 @pytest.mark.parametrize("path", ["/translate", "/translate/stream"])
 def test_what_cannot_be_translated_is_refused_in_a_plain_sentence(
-    server: Server, path: str, body: bytes, status: int, message: str
+    server: Server, path: str, body: bytes, status: int, facts: tuple[object, ...]
 ) -> None:
     headers = {"content-type": "application/json"}
     response = server.client.post(path, content=body, headers=headers)
-    assert message in error(response, status)
+    assert_mentions(error(response, status), *facts)
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "message"),
+    ("path", "body", "facts"),
     [
-        ("/explain", {"q": ""}, "q must be a sentence; got an empty one"),
-        ("/explain", {"q": "x " * 200}, "at most 64 tokens to be explained; it has"),
-        ("/explain", {"q": "x", "translation": "y " * 200}, "translation must have at most 64"),
-        ("/explain", {"q": "x", "stack": "tower"}, "'cross', 'encoder' or 'decoder'"),
-        ("/alternatives", {"q": " "}, "q must be a sentence"),
-        ("/alternatives", {"q": "x", "prefix": "y" * 2000}, "a sentence of prefix has"),
-        ("/alternatives", {"q": "x", "alternatives": 0}, "greater than or equal to 1"),
-        ("/alternatives", {"q": ["x"]}, "q must be a valid string"),
+        ("/explain", {"q": ""}, ("q", "empty")),
+        ("/explain", {"q": "x " * 200}, ("q", "64 tokens")),
+        ("/explain", {"q": "x", "translation": "y " * 200}, ("translation", "64 tokens")),
+        ("/explain", {"q": "x", "stack": "tower"}, ("stack", "'cross'", "'encoder'", "'decoder'")),
+        ("/alternatives", {"q": " "}, ("q", "empty")),
+        ("/alternatives", {"q": "x", "prefix": "y" * 2000}, ("prefix", "1,024")),
+        ("/alternatives", {"q": "x", "alternatives": 0}, ("alternatives", 1)),
+        ("/alternatives", {"q": ["x"]}, ("q", "string")),
     ],
+    ids=range(8),
 )
 def test_other_paths_refuse_as_plainly(
-    server: Server, path: str, body: dict[str, Any], message: str
+    server: Server, path: str, body: dict[str, Any], facts: tuple[object, ...]
 ) -> None:
-    assert message in error(server.post(path, body), 400)
+    assert_mentions(error(server.post(path, body), 400), *facts)
 
 
 def test_a_body_of_another_kind_is_refused(server: Server) -> None:
     response = server.client.post("/translate", content=b"q", headers={"content-type": "a/b"})
-    assert "must be application/json or" in error(response, 415)
+    assert_mentions(error(response, 415), "application/json")
     form = {"content-type": "application/x-www-form-urlencoded"}
     response = server.client.post("/translate", content=b"q=%ff&target=de", headers=form)
-    assert "form in UTF-8" in error(response, 400)
+    assert_mentions(error(response, 400), "UTF-8")
     response = server.client.post("/translate", content=b'{"q": "a"}', headers=form)
-    assert "looks like JSON" in error(response, 400)
+    assert_mentions(error(response, 400), "JSON")
     response = server.client.post("/translate", content=b"q=x&" * 2000, headers=form)
-    assert "at most 1000 texts" in error(response, 400)
+    assert_mentions(error(response, 400), "1000 texts")
     response = server.client.post("/translate", content="q=\u00e4".encode(), headers=form)
-    assert "form in UTF-8" in error(response, 400)
+    assert_mentions(error(response, 400), "UTF-8")
 
 
 def test_unknown_paths_and_methods_are_told(server: Server) -> None:
-    assert "GET /nothing: Not Found" in error(server.client.get("/nothing"), 404)
-    assert "Method Not Allowed" in error(server.client.get("/translate"), 405)
+    assert_mentions(error(server.client.get("/nothing"), 404), "GET /nothing")
+    assert_mentions(error(server.client.get("/translate"), 405), "GET /translate")
     for path in (b"/page/../api.py", b"/page/%2e%2e/api.py", b"/page//etc/passwd"):
         request = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         assert b" 404 " in received(raw(server, request)).partition(b"\r\n")[0]
@@ -393,11 +381,9 @@ def test_one_bad_request_disturbs_no_other(server: Server) -> None:
     assert {future.result().status_code for future in refused} == {400, 413}
 
 
-def raw(server: Server, *parts: bytes, pause: float = 0.0) -> socket.socket:
+def raw(server: Server, sent: bytes) -> socket.socket:
     connection = socket.create_connection((server.host, server.port), timeout=60)
-    for part in parts:
-        connection.sendall(part)
-        time.sleep(pause)
+    connection.sendall(sent)
     return connection
 
 
@@ -413,23 +399,10 @@ def received(connection: socket.socket) -> bytes:
 HEADERS = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
-def test_slow_bodies_get_408_and_slow_headers_are_closed(server: Server) -> None:
-    """Both at the deadline of ten seconds, and meanwhile others are answered."""
-    slow_body = raw(server, HEADERS + b'Content-Length: 100\r\n\r\n{"q":')
-    slow_headers = raw(server, HEADERS + b"X-Slow: ")
-    silent = raw(server)
-    began = time.monotonic()
-    assert server.translated("a dog")
-    assert b"HTTP/1.1 408 " in (answer := received(slow_body))
-    assert b"the body must be here within 10 s" in answer
-    assert received(slow_headers) == b"" and received(silent) == b""
-    assert 5 < time.monotonic() - began < 30
-
-
 def test_a_body_with_a_false_length_is_refused(server: Server) -> None:
     huge = raw(server, HEADERS + b"Content-Length: 99999999999\r\n\r\n{")
     assert b"HTTP/1.1 413 " in received(huge)
-    chunked = raw(server, HEADERS + b"Transfer-Encoding: chunked\r\n\r\n", pause=0.1)
+    chunked = raw(server, HEADERS + b"Transfer-Encoding: chunked\r\n\r\n")
     with chunked:
         for _ in range(20):
             chunked.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")

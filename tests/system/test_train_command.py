@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from messages import assert_mentions, raises
 from small_runs import Started, make_corpus, metrics, result, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -95,9 +96,7 @@ def test_a_misspelled_setting_in_the_file_is_told_the_nearest_name(
 ) -> None:
     path = changed(config, tmp_path, "\ndropout", "\ndropuot")
     said = refused(capsys, USAGE, "train", path, "--out", tmp_path / "run")
-    assert "model.dropuot" in said
-    assert str(path) in said
-    assert "Did you mean --model.dropout?" in said
+    assert_mentions(said, "model.dropuot", path, "--model.dropout")
     assert not (tmp_path / "run").exists()
 
 
@@ -106,8 +105,7 @@ def test_a_misspelled_section_in_the_file_is_told_the_nearest_name(
 ) -> None:
     path = changed(config, tmp_path, "[model]", "[modle]")
     said = refused(capsys, USAGE, "train", path, "--out", tmp_path / "run")
-    assert "modle.encoder_layers" in said
-    assert "Did you mean --model.encoder-layers?" in said
+    assert_mentions(said, "modle.encoder_layers", "--model.encoder-layers")
 
 
 def test_a_misspelled_flag_is_told_the_nearest_name(
@@ -115,7 +113,8 @@ def test_a_misspelled_flag_is_told_the_nearest_name(
 ) -> None:
     arguments = ("train", config, "--out", tmp_path / "run", "--model.dropuot", "0.1")
     said = refused(capsys, USAGE, *arguments)
-    assert said == "Unknown option: --model.dropuot. Did you mean --model.dropout?"
+    assert_mentions(said, "--model.dropuot", "--model.dropout")
+    assert len(said.splitlines()) == 1
 
 
 def test_a_misspelled_variable_is_told_the_nearest_name(
@@ -126,38 +125,36 @@ def test_a_misspelled_variable_is_told_the_nearest_name(
 ) -> None:
     monkeypatch.setenv("EDGEWISE_MODEL_DROPUOT", "0.1")
     said = refused(capsys, USAGE, "train", config, "--out", tmp_path / "run")
-    assert said == (
-        "the environment variable EDGEWISE_MODEL_DROPUOT names no setting; "
-        "did you mean EDGEWISE_MODEL_DROPOUT?"
-    )
+    assert_mentions(said, "EDGEWISE_MODEL_DROPUOT", "EDGEWISE_MODEL_DROPOUT")
+    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "said"),
+    ("flag", "value", "facts"),
     [
-        ("--model.dropout", "1.5", "model.dropout must be less than 1; got '1.5'"),
-        ("--model.dropout", "much", "model.dropout must be a valid number"),
-        ("--model.encoder-layers", "0", "model.encoder_layers must be greater than or equal to 1"),
-        ("--model.norm", "middle", "model.norm must be 'post' or 'pre'; got 'middle'"),
-        ("--model.d-model", "15", "model.d_model must be a multiple of 2; got '15'"),
-        ("--model.heads", "3", "d_model must be a multiple of heads; got d_model=16, heads=3"),
-        ("--training.steps", "0", "training.steps must be greater than or equal to 1; got '0'"),
-        ("--training.steps", "many", "training.steps must be a valid integer"),
-        ("--training.clip", "-1", "training.clip must be greater than 0; got '-1'"),
-        ("--training.factor", "nan", "training.factor must be"),
-        ("--training.factor", "inf", "training.factor must be less than 1000000; got 'inf'"),
+        ("--model.dropout", "1.5", ("model.dropout", 1, "1.5")),
+        ("--model.dropout", "much", ("model.dropout", "number", "much")),
+        ("--model.encoder-layers", "0", ("model.encoder_layers", 1, 0)),
+        ("--model.norm", "middle", ("model.norm", "post", "pre", "middle")),
+        ("--model.d-model", "15", ("model.d_model", 2, 15)),
+        ("--model.heads", "3", ("d_model", 16, "heads", 3)),
+        ("--training.steps", "0", ("training.steps", 1, 0)),
+        ("--training.steps", "many", ("training.steps", "integer", "many")),
+        ("--training.clip", "-1", ("training.clip", 0, -1)),
+        ("--training.factor", "nan", ("training.factor", "nan")),
+        ("--training.factor", "inf", ("training.factor", 1000000, "inf")),
     ],
 )
 def test_a_value_out_of_range_is_named(
     flag: str,
     value: str,
-    said: str,
+    facts: tuple[object, ...],
     config: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ("train", config, "--out", tmp_path / "run", flag, value)
-    assert said in refused(capsys, USAGE, *arguments)
+    assert_mentions(refused(capsys, USAGE, *arguments), *facts)
     assert not (tmp_path / "run").exists()
 
 
@@ -166,7 +163,7 @@ def test_values_of_the_file_are_checked_as_those_of_flags_are(
 ) -> None:
     path = changed(config, tmp_path, "d_ff = 32", "d_ff = 0")
     said = refused(capsys, USAGE, "train", path, "--out", tmp_path / "run")
-    assert "model.d_ff must be greater than or equal to 1" in said
+    assert_mentions(said, "model.d_ff", 1, 0)
 
 
 def test_all_mistakes_are_told_at_once(
@@ -174,8 +171,9 @@ def test_all_mistakes_are_told_at_once(
 ) -> None:
     path = changed(config, tmp_path, "d_ff = 32", "d_ff = 0")
     arguments = ("train", path, "--out", tmp_path / "run", "--training.keep", "0")
-    said = refused(capsys, USAGE, *arguments)
-    assert [line.split()[0] for line in said.splitlines()] == ["model.d_ff", "training.keep"]
+    first, second = refused(capsys, USAGE, *arguments).splitlines()
+    assert_mentions(first, "model.d_ff")
+    assert_mentions(second, "training.keep")
 
 
 def test_a_missing_configuration_is_named(
@@ -183,7 +181,8 @@ def test_a_missing_configuration_is_named(
 ) -> None:
     for path in (tmp_path / "nowhere.toml", tmp_path):
         said = refused(capsys, USAGE, "train", path, "--out", tmp_path / "run")
-        assert said == f"there is no configuration file {path} (configs/ has some)"
+        assert_mentions(said, path, "configs/")
+        assert len(said.splitlines()) == 1
     assert "CONFIG" in refused(capsys, USAGE, "train")
 
 
@@ -203,11 +202,13 @@ def test_what_must_be_set_is_named(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(capsys, USAGE, "train", config)
-    assert said == "out must be set, in the file or as --out"
+    assert_mentions(said, "--out")
+    assert "corpus" not in said
     empty = tmp_path / "empty.toml"
     empty.write_text("")
     said = refused(capsys, USAGE, "train", empty, "--out", tmp_path / "run")
-    assert said == "corpus must be set, in the file or as --corpus"
+    assert_mentions(said, "--corpus")
+    assert "--out" not in said
 
 
 def test_flags_come_before_the_environment_and_that_before_the_file(
@@ -240,12 +241,13 @@ def test_a_corpus_that_is_none_is_refused(
     arguments = ("train", config, "--out", tmp_path / "run", "--corpus")
     for missing in (tmp_path / "nowhere", config):
         said = refused(capsys, USAGE, *arguments, missing)
-        assert said == f"there is no folder {missing}; expected an edgewise corpus"
+        assert_mentions(said, missing, "corpus")
     said = refused(capsys, BAD_DATA, *arguments, tmp_path)
-    assert said == f"{tmp_path} is not an edgewise corpus: it has no manifest.json"
+    assert_mentions(said, tmp_path, "corpus", "manifest.json")
     model = (trained / "last").resolve()
     said = refused(capsys, BAD_DATA, *arguments, model)
-    assert said == f"{model} must be an edgewise corpus; it is an edgewise model"
+    assert_mentions(said, model)
+    assert_mentions(said.replace(str(model), ""), "corpus", "model")
     assert not (tmp_path / "run").exists()
 
 
@@ -258,7 +260,7 @@ def test_a_damaged_corpus_is_refused(
     content[len(content) // 2] ^= 1
     tokens.write_bytes(content)
     said = refused(capsys, BAD_DATA, "train", config, "--corpus", corpus, "--out", tmp_path / "run")
-    assert said == f"{corpus} is damaged: the content of train/tokens.bin is not what was written"
+    assert_mentions(said, corpus, "damaged", "train/tokens.bin")
 
 
 @pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
@@ -269,7 +271,7 @@ def test_a_folder_of_something_else_is_left_alone(
     (tmp_path / "photos" / "cat.png").write_bytes(b"meow")
     arguments = ("train", config, "--out", tmp_path / "photos", *overwrite)
     said = refused(capsys, USAGE, *arguments)
-    assert said.startswith(f"{tmp_path / 'photos'} exists and is not a training run")
+    assert_mentions(said, tmp_path / "photos", "run", "--out")
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.png"]
 
 
@@ -280,7 +282,7 @@ def test_a_folder_of_another_program_with_a_config_toml_is_left_alone(
     (tmp_path / "site" / "best").mkdir(parents=True)
     (tmp_path / "site" / "config.toml").write_text("title = 'mine'")
     said = refused(capsys, USAGE, "train", config, "--out", tmp_path / "site", *overwrite)
-    assert said.startswith(f"{tmp_path / 'site'} exists and is not a training run")
+    assert_mentions(said, tmp_path / "site", "run", "--out")
     assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["best", "config.toml"]
 
 
@@ -298,13 +300,13 @@ def test_a_folder_that_a_kill_left_before_its_configuration_was_written_is_begun
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "facts"),
     [
-        (["--training.batch-tokens", "5"], "batch_tokens must be at least"),
-        (["--training.device", "nonsense"], "training.device must be auto, cpu"),
-        (["--training.device", "cuda:77"], "training.device must be auto, cpu"),
-        (["--training.device", "meta"], "training.device must be auto, cpu"),
-        (["--training.mixed-precision"], "training.mixed_precision is for GPUs"),
+        (["--training.batch-tokens", "5"], ("batch_tokens", 5)),
+        (["--training.device", "nonsense"], ("training.device", "auto", "cpu", "nonsense")),
+        (["--training.device", "cuda:77"], ("training.device", "auto", "cpu", "cuda:77")),
+        (["--training.device", "meta"], ("training.device", "auto", "cpu", "meta")),
+        (["--training.mixed-precision"], ("training.mixed_precision", "CPU")),
     ],
     ids=["batch_tokens", "no device", "no such GPU", "meta", "mixed precision"],
 )
@@ -314,18 +316,18 @@ class TestASettingThatDoesNotFit:
     def test_is_named(
         self,
         flags: list[str],
-        said: str,
+        facts: tuple[object, ...],
         config: Path,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         arguments = ("train", config, "--out", tmp_path / "run", *flags)
-        assert refused(capsys, USAGE, *arguments).startswith(said)
+        assert_mentions(refused(capsys, USAGE, *arguments), *facts)
 
     def test_can_be_corrected(
         self,
         flags: list[str],
-        said: str,
+        facts: tuple[object, ...],
         config: Path,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
@@ -336,7 +338,7 @@ class TestASettingThatDoesNotFit:
     def test_does_not_cost_the_run_that_was_to_be_overwritten(
         self,
         flags: list[str],
-        said: str,
+        facts: tuple[object, ...],
         config: Path,
         copied: Path,
         capsys: pytest.CaptureFixture[str],
@@ -354,8 +356,7 @@ def test_the_longest_sentence_is_told(
     )
     arguments = ("train", config, "--out", tmp_path / "run", "--training.batch-tokens")
     said = refused(capsys, USAGE, *arguments, str(longest - 1))
-    assert f"batch_tokens must be at least {longest}" in said
-    assert f"got {longest - 1}" in said
+    assert_mentions(said, "batch_tokens", longest, longest - 1)
     enough = (*arguments[:3], tmp_path / "enough", arguments[4], str(longest))
     accepted(capsys, *enough, "--training.steps", "1")
 
@@ -369,8 +370,8 @@ def test_settings_that_the_weights_depend_on_cannot_change(
     before = result(copied, STEPS), (copied / "config.toml").read_bytes()
     arguments = ("train", config, "--out", copied, "--training.steps", "7")
     said = refused(capsys, USAGE, *arguments, "--model.dropout", "0.25", "--training.seed", "4")
-    assert said.startswith(f"the run in {copied} was begun with other settings: ")
-    assert "model.dropout was 0.2, is 0.25; training.seed was 1, is 4 " in said
+    assert_mentions(said, copied, "model.dropout", 0.2, 0.25)
+    assert_mentions(said.replace(str(copied), ""), "training.seed", 1, 4)
     assert "training.steps" not in said
     assert (result(copied, STEPS), (copied / "config.toml").read_bytes()) == before
 
@@ -381,7 +382,8 @@ def test_a_corpus_that_changed_is_refused(
     vocabulary = Corpus(config.with_name("corpus")).vocabulary
     other = make_corpus(tmp_path / "other", seed=8, vocab=vocabulary)
     said = refused(capsys, BAD_DATA, "train", config, "--out", copied, "--corpus", other)
-    assert said.startswith(f"{other} is not the corpus that the run in {copied} began with")
+    assert_mentions(said, other, "corpus", copied)
+    assert "vocabulary" not in said
 
 
 def test_the_same_corpus_may_lie_elsewhere(
@@ -389,7 +391,7 @@ def test_the_same_corpus_may_lie_elsewhere(
 ) -> None:
     moved = Path(shutil.copytree(config.with_name("corpus"), tmp_path / "moved"))
     said = accepted(capsys, "train", config, "--out", copied, "--corpus", moved)
-    assert f"done after {STEPS} updates" in said
+    assert_mentions(said, f"{STEPS} updates", "--training.steps")
 
 
 def test_another_vocabulary_than_the_model_s_is_refused(
@@ -402,13 +404,12 @@ def test_another_vocabulary_than_the_model_s_is_refused(
 ) -> None:
     arguments = ("train", config, "--corpus", other_vocabulary, "--out")
     said = refused(capsys, BAD_DATA, *arguments, copied)
-    assert said.startswith(f"the vocabulary of {other_vocabulary} is not the one of the model in")
+    assert_mentions(said, other_vocabulary, copied)
+    assert_mentions(said.replace(str(other_vocabulary), ""), "vocabulary")
     model = trained / "last"
     said = refused(capsys, BAD_DATA, *arguments, tmp_path / "new", "--init-from", model)
-    assert said == (
-        f"the vocabulary of {other_vocabulary} is not the one of the model in {model} "
-        f"(prepare the corpus with --vocab {model})"
-    )
+    assert_mentions(said, other_vocabulary, model, f"--vocab {model}")
+    assert_mentions(said.replace(str(other_vocabulary), ""), "vocabulary")
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_leads_to_the_same_end(
@@ -418,9 +419,8 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_leads_to_the_same_en
     damaged = newest / "state" / "optimizer.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     said = accepted(capsys, "train", config, "--out", copied)
-    assert f"warning: {newest / 'state'} is damaged: optimizer.safetensors has" in said
-    assert "going back to the checkpoint before it" in said
-    assert "going on after update 4" in said
+    assert_mentions(said, "warning", newest / "state", "damaged", "optimizer.safetensors")
+    assert_mentions(said, "update 4")
     assert result(copied, STEPS) == result(trained, STEPS)
     assert metrics(copied) == metrics(trained)
 
@@ -433,8 +433,7 @@ def test_damaged_checkpoints_only_are_an_error(
     for state in states:
         (state / "progress.json").write_text("{}")
     said = refused(capsys, BAD_DATA, "train", config, "--out", copied)
-    assert "every checkpoint" in said
-    assert "--overwrite" in said
+    assert_mentions(said, copied, "damaged", "--overwrite", "--init-from")
 
 
 @pytest.mark.parametrize("name", ["config.toml", "run.json"])
@@ -457,9 +456,9 @@ def test_a_second_process_in_the_same_folder_is_refused(
         while not (out / "metrics.jsonl").exists():
             assert first.code(timeout=0.05) is None, first.said()
         said = refused(capsys, USAGE, *arguments)
-        assert said.startswith(f"another process is training in {out}: wait for it")
+        assert_mentions(said, "process", out, "--out")
         said = refused(capsys, USAGE, *arguments, "--overwrite")
-        assert said.startswith(f"another process is training in {out}: wait for it")
+        assert_mentions(said, "process", out, "--out")
         assert first.code(timeout=0) is None
     finally:
         first.kill()
@@ -471,12 +470,14 @@ def test_overwrite_starts_afresh(
 ) -> None:
     arguments = ("train", config, "--out", copied, "--training.seed", "6", "--training.steps", "1")
     said = accepted(capsys, *arguments, "--overwrite")
-    assert "from the start" in said
+    assert_mentions(said, copied)
+    assert f"update {STEPS}" not in said
     assert [record["step"] for record in metrics(copied)] == [1]
     assert metrics(copied)[0]["loss"] != metrics(trained)[0]["loss"]
     assert [path.name for path in (copied / "checkpoints").iterdir()] == ["step-00000001"]
     assert not (copied / "best").is_symlink()
-    assert len(json.loads((copied / "run.json").read_bytes())["starts"]) == 1
+    (start,) = json.loads((copied / "run.json").read_bytes())["starts"]
+    assert start["step"] == 0
 
 
 def test_init_from_starts_from_the_weights_of_a_model(
@@ -484,8 +485,9 @@ def test_init_from_starts_from_the_weights_of_a_model(
 ) -> None:
     # A learning rate so small that the weights stay what they were.
     arguments = ("--out", tmp_path / "run", "--training.factor", "1e-30", "--training.steps", "1")
-    said = accepted(capsys, "train", config, "--init-from", trained / "last", *arguments)
-    assert "from the start" in said
+    accepted(capsys, "train", config, "--init-from", trained / "last", *arguments)
+    (start,) = json.loads((tmp_path / "run" / "run.json").read_bytes())["starts"]
+    assert start["step"] == 0
     expected, actual = read_model(trained / "last")[0], read_model(tmp_path / "run" / "last")[0]
     assert actual.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -498,10 +500,10 @@ def test_init_from_a_model_of_another_shape_names_the_parameter(
 ) -> None:
     arguments = ("--out", tmp_path / "run", "--init-from", trained / "last")
     said = refused(capsys, BAD_DATA, "train", config, *arguments, "--model.d-ff", "48")
-    assert "decoder.0.feed_forward.inner.bias is [32] there and [48] in the model" in said
+    assert_mentions(said, trained / "last", "decoder.0.feed_forward.inner.bias", "[32]", "[48]")
     arguments = ("--out", tmp_path / "another", "--init-from", tmp_path)
     said = refused(capsys, BAD_DATA, "train", config, *arguments)
-    assert said == f"{tmp_path} is not an edgewise model: it has no manifest.json"
+    assert_mentions(said, tmp_path, "model", "manifest.json")
 
 
 def test_an_init_from_that_is_refused_can_be_corrected(
@@ -519,13 +521,16 @@ def test_a_run_ends_when_validation_no_longer_gets_better(
     arguments = ("train", config, "--out", tmp_path / "run", "--training.factor", "1e-30")
     arguments += ("--training.steps", "9", "--training.validate-every", "1", "--training.patience")
     said = accepted(capsys, *arguments, "2")
-    assert "no lower validation loss after 3 updates" in said
+    assert_mentions(said, "3 updates", "--training.patience")
     losses = [r["loss"] for r in metrics(tmp_path / "run") if r["kind"] == "validation"]
     assert len(losses) == 3 and len(set(losses)) == 1
     assert (tmp_path / "run" / "best").resolve().name == "best-00000001"
-    assert "no lower validation loss after 3 updates" in accepted(capsys, *arguments, "2")
-    assert "no lower validation loss after 4 updates" in accepted(capsys, *arguments, "3")
-    assert "done after 9 updates" in accepted(capsys, *arguments, "none")
+    said = accepted(capsys, *arguments, "2")
+    assert_mentions(said, "3 updates", "--training.patience")
+    said = accepted(capsys, *arguments, "3")
+    assert_mentions(said, "4 updates", "--training.patience")
+    said = accepted(capsys, *arguments, "none")
+    assert_mentions(said, "9 updates", "--training.steps")
 
 
 # What a run leaves.
@@ -559,7 +564,8 @@ def test_the_configuration_of_a_run_is_one_that_continues_it(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (trained / "config.toml").read_bytes()
-    assert f"done after {STEPS} updates" in accepted(capsys, "train", trained / "config.toml")
+    said = accepted(capsys, "train", trained / "config.toml")
+    assert_mentions(said, f"{STEPS} updates", "--training.steps")
     assert (trained / "config.toml").read_bytes() == before
 
 
@@ -582,7 +588,9 @@ def test_average_writes_the_mean_of_the_last_models(
 ) -> None:
     out = tmp_path / "mean"
     said = accepted(capsys, "average", trained, "--last", "2", "--out", out)
-    assert said == f"{out}: the mean of the weights after 4, 5 updates\n"
+    assert_mentions(said, out)
+    assert_mentions(said.replace(str(out), ""), 4, 5)
+    assert len(said.splitlines()) == 1
     steps = [read_model(trained / "checkpoints" / f"step-{s:08d}" / "model")[0] for s in (4, 5)]
     for name, tensor in read_model(out)[0].items():
         mean = (steps[0][name].double() + steps[1][name].double()) / 2
@@ -599,14 +607,19 @@ def test_average_writes_the_mean_of_the_last_models(
 
 
 @pytest.mark.parametrize(
-    ("last", "said"),
-    [("0", "--last must be 1 or more; got 0"), ("4", "--last 4 is more than the 3 checkpoints in")],
+    ("last", "facts"),
+    [("0", ("--last", 1, 0)), ("4", ("--last", 4, "3 checkpoints", "training.keep"))],
 )
 def test_average_of_too_few_or_too_many_is_refused(
-    last: str, said: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    last: str,
+    facts: tuple[object, ...],
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ("average", trained, "--last", last, "--out", tmp_path / "mean")
-    assert refused(capsys, USAGE, *arguments).startswith(said)
+    said = refused(capsys, USAGE, *arguments)
+    assert_mentions(said.replace(str(trained), ""), *facts)
     assert not (tmp_path / "mean").exists()
 
 
@@ -614,12 +627,12 @@ def test_average_of_no_run_or_to_an_existing_folder_is_refused(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(capsys, USAGE, "average", tmp_path, "--last", "1", "--out", tmp_path / "mean")
-    assert said == f"{tmp_path} has no checkpoints: it must be the folder of a training run"
+    assert_mentions(said, tmp_path, "checkpoints", "run")
     (tmp_path / "notes").write_text("mine")
     said = refused(capsys, USAGE, "average", trained, "--last", "1", "--out", tmp_path)
-    assert said == f"{tmp_path} exists already (--overwrite replaces it)"
+    assert_mentions(said, tmp_path, "exists", "--overwrite")
     arguments = ("average", trained, "--last", "1", "--out", tmp_path, "--overwrite")
-    assert "is not an edgewise model" in refused(capsys, USAGE, *arguments)
+    assert_mentions(refused(capsys, USAGE, *arguments), tmp_path, "model", "--overwrite")
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
@@ -642,10 +655,14 @@ def test_a_loss_that_is_not_finite_is_never_learnt_from(
     flags = ("--training.factor", "999999", "--training.warmup", "1", "--training.save-every", "1")
     flags += ("--training.steps", "30")
     said = refused(capsys, FAILURE, "train", config, "--out", out, *flags)
-    loss = r"batch \d+ of epoch \d+ \(pairs [\d, …]+ of the corpus\) has a loss"
-    gradient = r"the gradient of the 3 batches from \d+ of epoch \d+ has a length"
-    assert re.search(rf"update \d+ is not made: ({loss}|{gradient}) of", said), said
-    assert "training.clip may help" in said
+    for pattern in (
+        r"\bupdate \d+\b",
+        r"\bepoch \d+\b",
+        r"\bbatch \d+\b.*\bloss\b|\b3 batches\b.*\bgradient\b|\bgradient\b.*\b3 batches\b",
+        r"\b(nan|inf)\b",
+    ):
+        assert re.search(pattern, said), said
+    assert_mentions(said, "training.factor", "training.warmup", "training.clip")
     tensors, _, _ = read_model(out / "last")
     assert all(tensor.isfinite().all() for tensor in tensors.values())
 
@@ -661,7 +678,7 @@ def test_patience_without_validation_is_refused(
     prepare(corpus, [bitext], vocab=vocabulary)
     where = ("--corpus", corpus, "--out", tmp_path / "run", "--training.patience", "3")
     said = refused(capsys, USAGE, "train", config, *where)
-    assert said.startswith("training.patience needs validation")
+    assert_mentions(said, "training.patience", corpus, "--valid-source", "--valid-target")
     assert not (tmp_path / "run").exists()
 
 
@@ -670,7 +687,8 @@ def test_a_run_that_was_copied_without_its_hidden_files_goes_on(
 ) -> None:
     (copied / ".edgewise-lock").unlink()
     said = accepted(capsys, "train", config, "--out", copied, "--training.steps", "6")
-    assert f"going on after update {STEPS}" in said
+    assert_mentions(said, f"update {STEPS}")
+    assert metrics(copied)[-1]["step"] == STEPS + 1
 
 
 def test_a_copied_run_goes_on_and_not_the_original(
@@ -698,7 +716,7 @@ def test_a_file_cannot_ask_for_overwriting(
     path = tmp_path / "again.toml"
     path.write_text("overwrite = true\n" + config.read_text())
     said = refused(capsys, USAGE, "train", path, "--out", tmp_path / "run")
-    assert said == f"{path} sets overwrite, which can be given as --overwrite only"
+    assert_mentions(said, path, "--overwrite")
 
 
 def test_a_run_given_as_a_model_is_told_where_its_models_are(
@@ -706,11 +724,11 @@ def test_a_run_given_as_a_model_is_told_where_its_models_are(
 ) -> None:
     where = ("--out", tmp_path / "run", "--init-from", trained)
     said = refused(capsys, USAGE, "train", config, *where)
-    assert said == f"{trained} is a training run; its models are {trained}/best and {trained}/last"
+    assert_mentions(said, f"{trained}/best", f"{trained}/last")
 
 
 def test_one_string_is_not_translated_letter_by_letter(trained: Path) -> None:
     translator = Translator.load(trained / "last")
-    with pytest.raises(ArgumentError, match=r"got one string: give \[text\]"):
+    with raises(ArgumentError, "texts", "string", "[text]"):
         translator.translate("a dog")
     assert translator.translate(iter(["a dog"])) == translator.translate(["a dog"])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from messages import assert_mentions
 from tiny_model import (
     Command,
     Process,
@@ -115,6 +116,13 @@ def records(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in result.lines]
 
 
+def assert_summary(result: Result, *facts: object) -> None:
+    """Assert that the last line is an error with these facts: the number of refused lines."""
+    last = result.said.splitlines()[-1]
+    assert last.startswith("edgewise: ")
+    assert_mentions(last, *facts)
+
+
 def texts(result: Result) -> list[str]:
     return [record["translations"][0]["text"] for record in records(result)]
 
@@ -140,9 +148,10 @@ def test_more_lines_than_are_translated_together_stay_in_order(translate: Transl
 
 
 def test_people_are_told_on_stderr_how_many_lines_there_were(translate: Translate) -> None:
-    said = translate().said
-    assert "translating: 40" in said
-    assert re.search(r"^40 lines in \d+\.\d s$", said, re.MULTILINE)
+    progress, *_, total = translate().said.splitlines()
+    assert_mentions(progress, 40)
+    assert_mentions(total, "40 lines")
+    assert re.search(r"\b\d+\.\d s\b", total)
 
 
 def test_no_lines_give_no_lines(translate: Translate) -> None:
@@ -241,11 +250,10 @@ def test_lines_that_are_not_text_are_named_and_are_empty(translate: Translate) -
     result = translate(stdin=b"\n".join([*lines, SOURCES[4].encode()]))
     assert result.code == BAD_DATA
     assert result.lines == [*(line for text in plain[:4] for line in (text, "")), plain[4]]
-    assert "line 2 is not UTF-8 at byte 1\n" in result.said
-    assert "line 4 is not UTF-8 at byte 5\n" in result.said
-    assert "line 6 is not UTF-8 at byte 2\n" in result.said
-    assert "line 8 is not UTF-8 at byte 1\n" in result.said
-    assert result.said.endswith("edgewise: 4 of 9 lines were not translated\n")
+    reports = [line for line in result.said.splitlines() if "UTF-8" in line]
+    for report, line, byte in zip(reports, (2, 4, 6, 8), (1, 5, 2, 1), strict=True):
+        assert_mentions(report, f"line {line}", f"byte {byte}")
+    assert_summary(result, 4, 9)
 
 
 @pytest.mark.parametrize("size", [100_000, LONGEST_LINE - 1, 3 * LONGEST_LINE + 5])
@@ -254,9 +262,9 @@ def test_a_line_that_is_too_long_is_named_and_is_empty(translate: Translate, siz
     result = translate(stdin=f"{SOURCES[0]}\n{long}\n{SOURCES[1]}\n")
     plain = translate(stdin=f"{SOURCES[0]}\n{SOURCES[1]}\n").lines
     assert (result.code, result.lines) == (BAD_DATA, [plain[0], "", plain[1]])
-    assert re.search(r"^line 2 .*at most 1,024", result.said, re.MULTILINE) or size > LONGEST_LINE
-    assert "line 2 " in result.said
-    assert result.said.endswith("edgewise: 1 of 3 lines were not translated\n")
+    (report,) = [line for line in result.said.splitlines() if "line 2" in line]
+    assert_mentions(report, "line 2", "1,024" if size < LONGEST_LINE else f"{LONGEST_LINE:,}")
+    assert_summary(result, 1, 3)
 
 
 def test_a_refused_line_has_its_number_where_many_came_before(translate: Translate) -> None:
@@ -264,7 +272,7 @@ def test_a_refused_line_has_its_number_where_many_came_before(translate: Transla
     lines[299] = b"\xff"
     result = translate("--beam", "1", "--max-length", "1", stdin=b"\n".join(lines))
     assert (result.code, len(result.lines)) == (BAD_DATA, 500)
-    assert "line 300 is not UTF-8" in result.said
+    assert_mentions(result.said, "line 300", "UTF-8")
     assert [i for i, line in enumerate(result.lines) if not line] == [299]
 
 
@@ -272,7 +280,9 @@ def test_a_refused_line_is_an_error_in_jsonl(translate: Translate) -> None:
     result = translate("--format", "jsonl", stdin=b"a\n\xff\nb\n")
     one, two, three = records(result)
     assert result.code == BAD_DATA
-    assert two == {"line": 2, "error": "is not UTF-8 at byte 1"}
+    assert two.keys() == {"line", "error"}
+    assert two["line"] == 2
+    assert_mentions(two["error"], "UTF-8", "byte 1")
     assert [one["line"], three["line"]] == [1, 3]
 
 
@@ -296,9 +306,12 @@ def test_a_line_as_long_as_allowed_is_translated_whole(
     first, second = (record["translations"][0]["log_probability"] for record in records(result))
     assert result.code == 0
     assert first != second
-    refused = translate(*options, str(min(counts) - 1), stdin="\n".join(lines))
+    limit = min(counts) - 1
+    refused = translate(*options, str(limit), stdin="\n".join(lines))
     assert refused.code == BAD_DATA
-    assert refused.said.count(f"tokens; at most {min(counts) - 1:,} are translated") == 2
+    reports = [line for line in refused.said.splitlines() if f"{limit:,}" in line]
+    for report, number in zip(reports, (1, 2), strict=True):
+        assert_mentions(report, f"line {number}", "tokens", f"{limit:,}")
 
 
 def test_a_line_that_is_not_kept_whole_is_refused_whatever_is_allowed(
@@ -316,7 +329,7 @@ def test_a_line_that_is_not_kept_whole_is_refused_whatever_is_allowed(
     result = translate("--max-source-tokens", str(4 * LONGEST_LINE), stdin=f"{long}\nb\n")
     assert given == ["", "b"]
     assert result.code == BAD_DATA
-    assert "line 1 " in result.said
+    assert_mentions(result.said, "line 1", f"{LONGEST_LINE:,}")
 
 
 # Formats.
@@ -361,7 +374,7 @@ def test_the_n_best_differ_and_come_in_order(translate: Translate) -> None:
 def test_many_translations_have_no_place_in_text(translate: Translate) -> None:
     result = translate("--n-best", "2")
     assert (result.code, result.out) == (USAGE, b"")
-    assert "--format text has one line for each input line; --n-best 2 needs" in result.said
+    assert_mentions(result.said, "--format", "text", "--n-best", 2, "jsonl", "tsv")
 
 
 # Words that belong together.
@@ -408,7 +421,8 @@ def test_alignments_that_cannot_be_written_exit_with_74(
 ) -> None:
     result = translate("--alignments", tmp_path / place)
     assert (result.code, result.out) == (INPUT_OUTPUT, b"")
-    assert f"edgewise: {tmp_path / place}: " in result.said
+    assert "edgewise: " in result.said
+    assert_mentions(result.said, tmp_path / place)
 
 
 # Prefixes.
@@ -445,21 +459,23 @@ def test_a_prefix_of_an_empty_line_is_nothing(translate: Translate, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "facts"),
     [
-        (b"", "p has no line 1; the input has"),
-        (b"Der\nDie\n", "p has no line 3; the input has"),
-        (b"Der\nDie\nDas\nDen\n", "p has more lines than the input, 3"),
-        (b"Der\n\xff\nDas\n", "line 2 of {folder}p is not UTF-8"),
+        (b"", ("line 1",)),
+        (b"Der\nDie\n", ("line 3",)),
+        (b"Der\nDie\nDas\nDen\n", ("lines", 3)),
+        (b"Der\n\xff\nDas\n", ("line 2", "UTF-8")),
     ],
 )
 def test_prefixes_that_do_not_fit_exit_with_65(
-    translate: Translate, tmp_path: Path, content: bytes, said: str
+    translate: Translate, tmp_path: Path, content: bytes, facts: tuple[object, ...]
 ) -> None:
     (tmp_path / "p").write_bytes(content)
     result = translate("--prefixes", tmp_path / "p", stdin="a\nb\nc\n")
     assert result.code == BAD_DATA
-    assert said.format(folder=f"{tmp_path}/") in result.said
+    assert_mentions(result.said, tmp_path / "p")
+    error = result.said.partition("edgewise: ")[2]
+    assert_mentions(error.replace(str(tmp_path), ""), "p", *facts)
 
 
 def test_a_prefix_without_its_column_is_said_to_lack_that(
@@ -468,7 +484,7 @@ def test_a_prefix_without_its_column_is_said_to_lack_that(
     (tmp_path / "p.tsv").write_text("x\tDer\nx\ny\tDas\n")
     result = translate("--prefixes", f"{tmp_path}/p.tsv:2", stdin="a\nb\nc\n")
     assert result.code == BAD_DATA
-    assert f"line 2 of {tmp_path}/p.tsv:2 lacks the column" in result.said
+    assert_mentions(result.said, "line 2", f"{tmp_path}/p.tsv:2", "column")
 
 
 def test_a_prefix_that_is_too_long_is_refused_with_its_number(
@@ -478,13 +494,13 @@ def test_a_prefix_that_is_too_long_is_refused_with_its_number(
     options = ("--max-source-tokens", "50", "--prefixes", tmp_path / "p")
     result = translate(*options, stdin="a\nb\n")
     assert result.code == BAD_DATA
-    assert "line 2 " in result.said
+    assert_mentions(result.said, "line 2", tmp_path / "p", 50)
 
 
 def test_prefixes_that_are_not_there_exit_with_2(translate: Translate, tmp_path: Path) -> None:
     result = translate("--prefixes", tmp_path / "p")
     assert (result.code, result.out) == (USAGE, b"")
-    assert f"there is no file {tmp_path / 'p'}" in result.said
+    assert_mentions(result.said, tmp_path / "p")
 
 
 # What a translation depends on.
@@ -580,38 +596,38 @@ def test_models_of_different_vocabularies_exit_with_2(
 ) -> None:
     result = translate(models=(model, foreign))
     assert (result.code, result.out) == (USAGE, b"")
-    assert f"must have one vocabulary; {foreign} has another than {model}" in result.said
+    assert_mentions(result.said, "vocabulary", foreign, model)
 
 
 # Settings.
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "facts"),
     [
-        (("--n-best", "5", "--format", "tsv"), "n_best must be at most beam; got n_best=5, beam=4"),
-        (("--beem", "3"), "Unknown option: --beem. Did you mean --beam?"),
-        (("--nbest", "3"), "Unknown option: --nbest. Did you mean --n-best?"),
-        (("--beam", "0"), "beam must be greater than or equal to 1; got '0'"),
-        (("--beam", "wide"), "got 'wide'"),
-        (("--beam",), "--beam"),
-        (("--format", "xml"), '"xml" for --format'),
-        (("--temperature", "2"), "temperature is a setting of sampling, which needs sample"),
-        (("--sample", "--top-p", "1.5"), "top_p must be less than or equal to 1; got '1.5'"),
-        (("--length-penalty", "nan"), "length_penalty must be"),
-        (("--min-length", "9"), "min_length must be at most max_length"),
-        (("--threads", "0"), "--threads must be 1 or more; got 0"),
-        (("--batch-tokens", "-1"), "--batch-tokens must be 1 or more; got -1"),
-        (("--max-source-tokens", "0"), "--max-source-tokens must be 1 or more; got 0"),
-        (("in.en",), "in.en"),
+        (("--n-best", "5", "--format", "tsv"), ("n_best", 5, "beam", 4)),
+        (("--beem", "3"), ("--beem", "--beam")),
+        (("--nbest", "3"), ("--nbest", "--n-best")),
+        (("--beam", "0"), ("beam", 1, 0)),
+        (("--beam", "wide"), ("beam", "wide")),
+        (("--beam",), ("--beam",)),
+        (("--format", "xml"), ("--format", "xml")),
+        (("--temperature", "2"), ("temperature", "sample")),
+        (("--sample", "--top-p", "1.5"), ("top_p", 1, "1.5")),
+        (("--length-penalty", "nan"), ("length_penalty", "nan")),
+        (("--min-length", "9"), ("min_length", 9, "max_length", 8)),
+        (("--threads", "0"), ("--threads", 1, 0)),
+        (("--batch-tokens", "-1"), ("--batch-tokens", 1, -1)),
+        (("--max-source-tokens", "0"), ("--max-source-tokens", 1, 0)),
+        (("in.en",), ("in.en",)),
     ],
 )
 def test_a_setting_that_cannot_be_exits_with_2(
-    translate: Translate, options: tuple[str, ...], said: str
+    translate: Translate, options: tuple[str, ...], facts: tuple[object, ...]
 ) -> None:
     result = translate(*options)
     assert (result.code, result.out) == (USAGE, b"")
-    assert said in result.said
+    assert_mentions(result.said, *facts)
 
 
 def test_a_model_must_be_named(tmp_path: Path) -> None:
@@ -624,8 +640,8 @@ def test_a_model_must_be_named(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_exits_with_2(translate: Translate, device: str) -> None:
     result = translate("--device", device)
     assert (result.code, result.out) == (USAGE, b"")
-    expected = "auto, cpu, or a GPU of this machine such as cuda:0"
-    assert f"edgewise: --device must be {expected}; got {device!r}" in result.said
+    assert "edgewise: " in result.said
+    assert_mentions(result.said, "--device", "auto", "cpu", "cuda:0", repr(device))
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
@@ -751,7 +767,7 @@ def test_a_folder_of_another_version_exits_with_65(
     write_json(manifest, {**read_json(manifest), "version": 99})
     result = translate(models=(folder,))
     assert (result.code, result.out) == (BAD_DATA, b"")
-    assert f"{folder} has version 99" in result.said
+    assert_mentions(result.said, folder, "version 99")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -779,14 +795,14 @@ def test_a_weight_that_is_no_number_exits_with_65(
 def test_a_folder_that_is_not_there_exits_with_2(translate: Translate, tmp_path: Path) -> None:
     result = translate(models=(tmp_path / "nowhere",))
     assert (result.code, result.out) == (USAGE, b"")
-    assert f"there is no model folder {tmp_path / 'nowhere'}" in result.said
+    assert_mentions(result.said, "model", tmp_path / "nowhere")
 
 
 def test_a_folder_of_anything_else_exits_with_65(translate: Translate, tmp_path: Path) -> None:
     (tmp_path / "else").mkdir()
     result = translate(models=(tmp_path / "else",))
     assert (result.code, result.out) == (BAD_DATA, b"")
-    assert f"{tmp_path / 'else'} is not an edgewise model" in result.said
+    assert_mentions(result.said, tmp_path / "else", "model", "manifest.json")
 
 
 def test_a_training_run_exits_with_2_and_names_its_models(
@@ -797,9 +813,7 @@ def test_a_training_run_exits_with_2_and_names_its_models(
         shutil.copytree(model, run / name)
     result = translate(models=(run,))
     assert (result.code, result.out) == (USAGE, b"")
-    assert (
-        f"{run} is a training run; its models are {run / 'best'} and {run / 'last'}" in result.said
-    )
+    assert_mentions(result.said, run / "best", run / "last")
     assert translate(models=(run / "best",)).code == 0
 
 
@@ -837,7 +851,8 @@ def test_a_line_is_translated_before_the_next_is_written(model: Path, translate:
         process.write("".join(f"{source}\n" for source in SOURCES[5:]))
         result = process.result()
     assert (result.code, result.out) == (0, b"".join(expected[5:]))
-    assert re.search(r"^40 lines in \d+\.\d s$", result.said, re.MULTILINE)
+    assert_mentions(result.said, "40 lines")
+    assert re.search(r"\b\d+\.\d s\b", result.said)
 
 
 @pytest.mark.parametrize(
@@ -853,7 +868,9 @@ def test_a_command_that_is_stopped_while_it_waits_says_so_and_keeps_what_it_wrot
         process.signal(number)
         result = process.result(close=False)
     assert (result.code, result.out) == (code, b"")
-    assert result.said.endswith(f"edgewise: {said}\n")
+    last = result.said.splitlines()[-1]
+    assert last.startswith("edgewise: ")
+    assert_mentions(last, said)
 
 
 def test_a_reader_that_has_enough_ends_the_command_in_peace(
@@ -879,9 +896,9 @@ def test_a_full_disk_exits_with_74(model: Path) -> None:
         process.write(TEXT)
         result = process.result()
     assert result.code == INPUT_OUTPUT
-    assert result.said == (
-        "edgewise: No space left on device: make room, and give the same command again\n"
-    )
+    (said,) = result.said.splitlines()
+    assert said.startswith("edgewise: ")
+    assert_mentions(said, "No space left on device")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -898,7 +915,7 @@ def test_alignments_that_are_there_are_replaced_only_if_asked(
     links.write_text("kept")
     result = translate("--alignments", links)
     assert (result.code, result.out) == (USAGE, b"")
-    assert f"{links} exists already (--overwrite replaces it)" in result.said
+    assert_mentions(result.said, links, "exists", "--overwrite")
     assert links.read_text() == "kept"
     assert translate("--alignments", links, "--overwrite").code == 0
     assert links.read_text() != "kept"

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from messages import raises
 
 from edgewise.checkpoint.card import Scored, add_score
 from edgewise.checkpoint.model_folder import KIND, VERSION, read_model, weights, write_model
@@ -89,7 +90,7 @@ def test_scores_that_cannot_be_read_are_told(folder: Path) -> None:
     write_json(folder / "config.json", config | {"scores": [{"bleu": 1.0, "other": 2}]})
     (folder / MANIFEST).unlink()
     seal(folder, KIND, VERSION)
-    with pytest.raises(DataError, match="a score cannot be read"):
+    with raises(DataError, folder / "config.json", "other"):
         add_score(folder, KIND, VERSION, SCORE)
 
 
@@ -105,7 +106,7 @@ def test_what_others_put_into_the_folder_stays_and_is_not_sealed(folder: Path) -
 
 def test_a_damaged_folder_gets_no_score(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
-    with pytest.raises(DataError, match="is damaged"):
+    with raises(DataError, folder, "damaged", "model.safetensors"):
         add_score(folder, KIND, VERSION, SCORE)
     assert "None yet" in card(folder)
 

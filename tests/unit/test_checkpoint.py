@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from messages import assert_mentions, raises
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -71,7 +72,7 @@ def test_a_folder_says_its_languages_or_nothing(folder: Path) -> None:
     assert model_languages(folder) == ("en", "de")
     for wrong in ("en", ["en"], ["en", 5], {"en": "de"}):
         write_json(folder / "config.json", {**config, "languages": wrong})
-        with pytest.raises(DataError, match=r"config\.json must name two languages; got"):
+        with raises(DataError, folder / "config.json", "languages", repr(wrong)):
             model_languages(folder)
 
 
@@ -84,6 +85,11 @@ def flipped(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+def without(path: Path, caught: pytest.ExceptionInfo[BaseException]) -> str:
+    """The message without the path, in which there may be any number."""
+    return str(caught.value).replace(str(path), "")
 
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
@@ -143,7 +149,7 @@ def test_another_vocabulary_than_the_model_s_is_refused(
     (folder / "tokenizer" / "vocabulary.model").write_bytes(other_vocabulary.model)
     (folder / MANIFEST).unlink()
     seal(folder, "model", 1)
-    with pytest.raises(DataError, match="is not the one the model was trained with"):
+    with raises(DataError, folder, "vocabulary"):
         load_model(folder)
 
 
@@ -153,34 +159,34 @@ def test_weights_that_are_not_the_model_s_are_refused_by_name(
 ) -> None:
     tensors = weights(model)
     name = "decoder.1.feed_forward.inner.weight"
+    facts: tuple[str, ...]
     if change == "shape":
         tensors[name] = tensors[name][:19].clone()
-        expected = rf"{name} is \[19, 12\] there and \[20, 12\] in the model"
+        facts = (name, "[19, 12]", "[20, 12]")
     elif change == "missing":
         del tensors[name]
-        expected = rf"{name} is missing there and \[20, 12\] in the model"
+        facts = (name, "missing", "[20, 12]")
     else:
         tensors["decoder.9.weight"] = torch.zeros(2, 3)
-        expected = r"decoder.9.weight is \[2, 3\] there and missing in the model"
+        facts = ("decoder.9.weight", "[2, 3]", "missing")
     write_model(tmp_path / "model", tensors, SETTINGS, vocabulary, {})
-    with pytest.raises(DataError, match=expected):
+    with raises(DataError, *facts):
         load_model(tmp_path / "model")
 
 
 def test_a_folder_that_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not an edgewise model"):
+    with raises(DataError, tmp_path, "model", MANIFEST):
         load_model(tmp_path)
-    with pytest.raises(SettingError, match="there is no folder"):
+    with raises(SettingError, tmp_path / "nowhere", "model"):
         load_model(tmp_path / "nowhere")
     seal(tmp_path, "corpus", 1)
-    with pytest.raises(DataError, match="must be an edgewise model; it is an edgewise corpus"):
+    with raises(DataError, tmp_path, "model", "corpus"):
         load_model(tmp_path)
     (folder / MANIFEST).unlink()
     seal(folder, "model", 2)
-    with pytest.raises(
-        DataError, match="version 2 of the format 'model'; this edgewise reads vers"
-    ):
+    with raises(DataError, folder) as caught:
         load_model(folder)
+    assert_mentions(without(folder, caught), "version", "model", 1, 2)
 
 
 def test_settings_that_no_model_can_have_are_refused(folder: Path) -> None:
@@ -189,8 +195,10 @@ def test_settings_that_no_model_can_have_are_refused(folder: Path) -> None:
     (folder / "config.json").write_text(config.replace('"heads": 3', '"heads": 5'))
     (folder / MANIFEST).unlink()
     seal(folder, "model", 1)
-    with pytest.raises(DataError, match="d_model must be a multiple of heads"):
+    with raises(DataError, folder) as caught:
         load_model(folder)
+    ours, _, _ = without(folder, caught).partition("[type=")  # pydantic adds all that was given
+    assert_mentions(ours, "d_model", 12, "heads", 5)
 
 
 # Checkpoints.
@@ -347,15 +355,14 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
     saved = run.load()
     assert saved is not None and saved.step == 4
     (warning,) = run.warnings
-    assert str(run.step(6)) in warning
-    assert warning.endswith("; going back to the checkpoint before it")
+    assert_mentions(warning, run.step(6), "checkpoint")
 
 
 def test_damaged_checkpoints_only_are_an_error(run: Run) -> None:
     run.save(2, 4, 6)
     for step in (4, 6):
         truncated(run.step(step) / "state" / "progress.json")
-    with pytest.raises(DataError, match=r"every checkpoint in .* is damaged"):
+    with raises(DataError, run.path / "checkpoints", "damaged", "--overwrite", "--init-from"):
         run.load()
     assert len(run.warnings) == 2
 
@@ -434,17 +441,18 @@ def test_average_of_one_is_that_one(run: Run, tmp_path: Path) -> None:
 
 
 def test_average_refuses_what_it_cannot_do(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="has no checkpoints: it must be the folder of a train"):
+    with raises(SettingError, run.path, "checkpoints"):
         average(run.path, 1, tmp_path / "mean")
     run.save(2, 4)
-    with pytest.raises(SettingError, match="--last 3 is more than the 2 checkpoints in"):
+    with raises(SettingError, run.path, "training.keep") as caught:
         average(run.path, 3, tmp_path / "mean")
+    assert_mentions(without(run.path, caught), "--last", 3, 2)
     assert not (tmp_path / "mean").exists()
     (tmp_path / "mean").mkdir()
     (tmp_path / "mean" / "notes").write_text("mine")
-    with pytest.raises(SettingError, match="exists already"):
+    with raises(SettingError, tmp_path / "mean", "--overwrite"):
         average(run.path, 2, tmp_path / "mean")
-    with pytest.raises(SettingError, match="is not an edgewise model"):
+    with raises(SettingError, tmp_path / "mean", "model", "--overwrite", "--out"):
         average(run.path, 2, tmp_path / "mean", overwrite=True)
     assert (tmp_path / "mean" / "notes").read_text() == "mine"
 
@@ -452,7 +460,7 @@ def test_average_refuses_what_it_cannot_do(run: Run, tmp_path: Path) -> None:
 def test_average_replaces_a_model_if_it_may(run: Run, tmp_path: Path) -> None:
     run.save(2, 4)
     average(run.path, 2, tmp_path / "mean")
-    with pytest.raises(SettingError, match="exists already"):
+    with raises(SettingError, tmp_path / "mean", "--overwrite"):
         average(run.path, 1, tmp_path / "mean")
     assert average(run.path, 1, tmp_path / "mean", overwrite=True) == [4]
 
@@ -460,7 +468,7 @@ def test_average_replaces_a_model_if_it_may(run: Run, tmp_path: Path) -> None:
 def test_average_refuses_a_damaged_model_by_name(run: Run, tmp_path: Path) -> None:
     run.save(2, 4)
     flipped(run.step(2) / "model" / "model.safetensors")
-    with pytest.raises(DataError, match="step-00000002/model is damaged: the content of model"):
+    with raises(DataError, run.step(2) / "model", "damaged", "model.safetensors"):
         average(run.path, 2, tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
@@ -472,7 +480,7 @@ def test_average_refuses_models_that_differ(
     Checkpoints(run.path, SETTINGS, other_vocabulary).save(
         4, run.weights(4), run.moments(4), {}, keep=3
     )
-    with pytest.raises(DataError, match="step-00000004/model is of another model than"):
+    with raises(DataError, run.step(4) / "model", run.step(2) / "model"):
         average(run.path, 2, tmp_path / "mean")
 
 
@@ -485,5 +493,5 @@ def test_a_weight_that_is_not_contiguous_is_saved_as_it_reads(
     again, _ = load_model(tmp_path / "model")
     assert torch.equal(again.encoder[0].attention.query.weight, weight)
     save_file({"x": torch.zeros(1)}, tmp_path / "model" / "model.safetensors")
-    with pytest.raises(DataError, match=r"model\.safetensors"):
+    with raises(DataError, tmp_path / "model", "model.safetensors"):
         load_model(tmp_path / "model")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from messages import raises
 from torch import Tensor
 
 from edgewise import RelationAttention, RelativePositions
@@ -158,23 +159,23 @@ def test_a_model_is_left_as_it_was() -> None:
 
 
 def test_a_model_in_training_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"got one in training: call model\.eval\(\)"):
+    with raises(ArgumentError, "model", "model.eval()"):
         explain(model_of().train(), SOURCE, TARGET)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "message"),
+    ("source", "target", "facts"),
     [
-        ([], TARGET, r"source must be one token or more, each from 0 to 18; got \[\]"),
-        (SOURCE, [], r"target must be one token or more, .*; got \[\]"),
-        ([4, 19], TARGET, r"source must be .*; got \[4, 19\]"),
-        (SOURCE, [-1], r"target must be .*; got \[-1\]"),
+        ([], TARGET, ("source", 0, 18, "[]")),
+        (SOURCE, [], ("target", 0, 18, "[]")),
+        ([4, 19], TARGET, ("source", 0, 18, "[4, 19]")),
+        (SOURCE, [-1], ("target", 0, 18, "[-1]")),
     ],
 )
 def test_tokens_that_the_model_does_not_have_are_refused(
-    source: list[int], target: list[int], message: str
+    source: list[int], target: list[int], facts: tuple[object, ...]
 ) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with raises(ArgumentError, *facts):
         explain(model_of(), source, target)
 
 

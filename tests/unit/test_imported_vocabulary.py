@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+from messages import raises
 
 from edgewise.data.imported_vocabulary import ImportedVocabulary
 from edgewise.data.tokenizer import Tokenizer, load_tokenizer
@@ -102,16 +103,10 @@ def test_ours_is_a_tokenizer_too() -> None:
     assert isinstance(Vocabulary.train(LINES * 20, 320), Tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("pieces", "message"),
-    [
-        ([*SPECIAL, "a", "a"], "no two of them alike"),
-        (SPECIAL, "more than four pieces"),
-    ],
-)
-def test_lists_that_are_none_are_refused(pieces: list[str], message: str) -> None:
+@pytest.mark.parametrize("pieces", [[*SPECIAL, "a", "a"], SPECIAL])
+def test_lists_that_are_none_are_refused(pieces: list[str]) -> None:
     model = spm()
-    with pytest.raises(DataError, match=message):
+    with raises(DataError, "vocabulary", "pieces"):
         ImportedVocabulary(model, model, pieces)
 
 
@@ -121,11 +116,11 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
     model = spm()
     ImportedVocabulary(model, model, [*SPECIAL, *pieces_of(model)]).write(folder)
     (folder / "target.model").write_bytes(b"no model")
-    with pytest.raises(DataError, match="no sentencepiece model, or a damaged one"):
+    with raises(DataError, folder, "damaged"):
         load_tokenizer(tmp_path)
     (folder / "target.model").unlink()
-    with pytest.raises(DataError, match=r"cannot be read: .*target\.model"):
+    with raises(DataError, folder, folder / "target.model"):
         load_tokenizer(tmp_path)
     (folder / "pieces.json").write_text("[]")
-    with pytest.raises(DataError, match="cannot be read"):
+    with raises(DataError, folder):
         load_tokenizer(tmp_path)

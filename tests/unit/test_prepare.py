@@ -1,6 +1,5 @@
 """From text files to a corpus: every pair is kept or counted, and the result is whole or absent."""
 
-import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import assert_mentions, raises
 
 from edgewise.data import prepare as preparing
 from edgewise.data.corpus import Corpus, token_type
@@ -17,7 +17,7 @@ from edgewise.data.prepare import Bitext, prepare
 from edgewise.data.text import LONGEST_LINE, TextFile
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import read_json
+from edgewise.storage import MANIFEST, read_json
 
 PAIRS = list(pairs(300))
 GOOD = (b"one", b"eins")
@@ -116,11 +116,11 @@ def test_a_sentence_may_have_as_many_tokens_as_allowed_and_no_more(
 
 
 BAD_PAIRS = {
-    "an empty target": ((b"one", b""), "a.de", "empty"),
-    "an empty source": ((b"", b"eins"), "a.en", "empty"),
-    "both": ((b"", b"\xff"), "a.en", "empty"),
-    "invalid UTF-8": ((b"one", b"\xff"), "a.de", "invalid UTF-8"),
-    "too long": ((b"the " * 9, b"eins"), "a.en", r"too long \(more than 8 tokens\)"),
+    "an empty target": ((b"one", b""), "a.de", ("empty",)),
+    "an empty source": ((b"", b"eins"), "a.en", ("empty",)),
+    "both": ((b"", b"\xff"), "a.en", ("empty",)),
+    "invalid UTF-8": ((b"one", b"\xff"), "a.de", ("invalid UTF-8",)),
+    "too long": ((b"the " * 9, b"eins"), "a.en", ("too long", "8 tokens")),
 }
 
 
@@ -129,13 +129,13 @@ BAD_PAIRS = {
 def test_a_bad_pair_is_named_by_file_line_and_reason(
     tmp_path: Path, vocabulary: Vocabulary, case: str, number: int
 ) -> None:
-    bad, file, reason = BAD_PAIRS[case]
+    bad, file, reasons = BAD_PAIRS[case]
     lines = [(b"the", b"the")] * (BLOCK + 20)
     lines[number - 1] = lines[BLOCK + 11] = bad
     train = [bitext(tmp_path, lines)]
     before = names(tmp_path)
-    message = rf"^line {number:,} of \S*/{file} is unusable: {reason} \(--on-bad drop leaves such"
-    with pytest.raises(DataError, match=message):
+    facts = (f"line {number:,}", tmp_path / file, *reasons, "--on-bad drop")
+    with raises(DataError, *facts):
         prepare(tmp_path / "out", train, vocab=vocabulary, max_tokens=8, on_bad="error")
     assert names(tmp_path) == before
 
@@ -145,7 +145,7 @@ def test_the_first_bad_pair_is_named_whatever_its_reason(
 ) -> None:
     # Whether a sentence has too many tokens is known after what else may be wrong.
     lines = [GOOD, (b"the " * 40, b"eins"), (b"", b"eins"), (b"one", b"the " * 40)]
-    with pytest.raises(DataError, match=r"^line 2 of \S*/a\.en is unusable: too long"):
+    with raises(DataError, "line 2", tmp_path / "a.en", "too long"):
         prepare(
             *(tmp_path / "out", [bitext(tmp_path, lines)]),
             vocab=vocabulary,
@@ -177,8 +177,10 @@ def test_files_of_different_lengths_are_told_with_both_counts_and_nothing_is_wri
     files = {"train": [good], "valid": [good]}
     files[split] = [good, unequal]
     before = names(tmp_path)
-    with pytest.raises(DataError, match=r"\S*/a\.en has 1,203, \S*/a\.de has 7$"):
+    with raises(DataError, tmp_path / "a.en", tmp_path / "a.de") as error:
         prepare(tmp_path / "deep" / "out", files["train"], files["valid"], vocab=450)
+    # The path may have any number in it.
+    assert_mentions(str(error.value).replace(str(tmp_path), ""), "1,203", 7)
     assert names(tmp_path) == before
 
 
@@ -281,7 +283,7 @@ def test_what_exists_is_refused_and_left_as_it_was(tmp_path: Path, vocabulary: V
     out.mkdir()
     (out / "mine").write_text("mine")
     for overwrite in (False, True):
-        with pytest.raises(SettingError, match=r"out exists"):
+        with raises(SettingError, out, "--overwrite"):
             prepare(out, train, vocab=vocabulary, overwrite=overwrite)
     assert names(out) == ["mine"]
 
@@ -291,7 +293,7 @@ def test_a_corpus_is_replaced_only_when_told_to(tmp_path: Path, vocabulary: Voca
     prepare(out, [bitext(tmp_path, utf8(PAIRS[:9]))], vocab=vocabulary)
     before = contents(out)
     others = [bitext(tmp_path, utf8(PAIRS[9:20]), "others")]
-    with pytest.raises(SettingError, match="--overwrite replaces it"):
+    with raises(SettingError, out, "--overwrite"):
         prepare(out, others, vocab=vocabulary)
     with pytest.raises(DataError):
         prepare(out, [bitext(tmp_path, [(b"", b"")], "bad")], vocab=vocabulary, overwrite=True)
@@ -336,8 +338,7 @@ def test_files_of_which_no_pair_can_be_used_are_refused_with_the_reasons(
     files = {name: [bitext(tmp_path, utf8(PAIRS), name)] for name in ("train", "valid")}
     files[split] = [bitext(tmp_path, ALL_BAD)]
     before = names(tmp_path)
-    message = f"no pair of the {split} files can be used: 2 empty, 1 invalid UTF-8, 1 too long"
-    with pytest.raises(DataError, match=message):
+    with raises(DataError, split, "empty", 2, "invalid UTF-8", "too long", 1):
         prepare(
             *(tmp_path / "out", files["train"], files["valid"]), vocab=vocabulary, max_tokens=50
         )
@@ -358,7 +359,7 @@ def test_no_usable_pair_is_said_so_even_if_a_vocabulary_must_be_learnt(
 
 def test_empty_files_are_refused(tmp_path: Path, vocabulary: Vocabulary) -> None:
     train = [bitext(tmp_path, [])]
-    with pytest.raises(DataError, match="no pair of the train files can be used: they are empty"):
+    with raises(DataError, "train", "empty"):
         prepare(tmp_path / "out", train, vocab=vocabulary)
     assert names(tmp_path) == ["a.de", "a.en"]
 
@@ -387,12 +388,12 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, vocabulary: Vocabulary,
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"the content of {re.escape(name)} is not what was writt"):
+    with raises(DataError, tmp_path / "out", "damaged", name):
         Corpus(tmp_path / "out")
 
 
 def test_a_folder_that_is_no_corpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not an edgewise corpus"):
+    with raises(DataError, tmp_path, "corpus", MANIFEST):
         Corpus(tmp_path)
 
 

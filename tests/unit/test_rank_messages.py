@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from messages import assert_mentions, raises
 
 from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.training import ranks as module
@@ -51,8 +52,8 @@ def test_an_environment_that_names_no_rank_is_refused(
     values: tuple[str, ...], environment: Callable[..., None]
 ) -> None:
     environment(*values)
-    said = f"below the number of ranks; got RANK={values[0]}, WORLD_SIZE={values[1]}, LOCAL_RANK="
-    with pytest.raises(SettingError, match=said):
+    facts = [f"{name}={value}" for name, value in zip(NAMES, values, strict=False)]
+    with raises(SettingError, *facts, "LOCAL_RANK", "torchrun"):
         Ranks.of_environment()
 
 
@@ -201,14 +202,17 @@ def test_gradients_are_replaced_by_their_sums_in_several_messages(
         assert results["infinite"] == [3.0, float("inf")]
 
 
-ELSEWHERE = ["ElsewhereError", "the run has ended on another rank, which tells why"]
+ELSEWHERE = ["ElsewhereError"]
 
 
 def test_what_fails_on_one_rank_fails_on_all_and_the_lowest_tells_why(
     said: list[dict[str, Any]],
 ) -> None:
     def outcomes(case: str) -> list[list[str]]:
-        return [results[case] for results in said]
+        found = [results[case] for results in said]
+        for _, message in (each for each in found if each[:1] == ELSEWHERE):
+            assert_mentions(message, "another rank")
+        return [ELSEWHERE if each[:1] == ELSEWHERE else each for each in found]
 
     assert outcomes("nobody") == [[], [], []]
     assert outcomes("the last") == [ELSEWHERE, ELSEWHERE, ["DataError", "two"]]
@@ -221,6 +225,5 @@ def test_a_rank_that_has_left_is_told_by_the_others(said: list[dict[str, Any]]) 
     for results in said[:2]:
         kind, message = results["lost"]
         assert kind == "EdgewiseError"
-        assert message.startswith("lost contact with the other ranks: ")
-        assert message.endswith("the same command goes on from it)")
+        assert_mentions(message, "ranks", "checkpoint")
         assert "\n" not in message

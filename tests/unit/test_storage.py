@@ -1,11 +1,11 @@
 """Folders that are written whole or not at all, and damage that is found."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import assert_mentions, raises
 
 from edgewise.errors import DataError, SettingError
 from edgewise.storage import (
@@ -120,13 +120,13 @@ def test_sha256_is_that_of_the_bytes(sealed: Path) -> None:
 @pytest.mark.parametrize("name", ["a.bin", "empty.bin", "inner/b.bin"])
 def test_a_missing_file_is_found(sealed: Path, name: str) -> None:
     (sealed / name).unlink()
-    with pytest.raises(DataError, match=rf"sealed is damaged: {re.escape(name)} is missing"):
+    with raises(DataError, sealed, name, "missing"):
         check(sealed, "thing", 3)
 
 
 def test_a_truncated_file_is_found(sealed: Path) -> None:
     (sealed / "inner" / "b.bin").write_bytes(bytes(range(199)))
-    with pytest.raises(DataError, match=r"inner/b\.bin has 199 bytes instead of 200"):
+    with raises(DataError, sealed, "inner/b.bin", 199, 200):
         check(sealed, "thing", 3)
 
 
@@ -135,40 +135,39 @@ def test_a_flipped_bit_is_found(sealed: Path, at: int) -> None:
     content = bytearray(range(200))
     content[at] ^= 16
     (sealed / "inner" / "b.bin").write_bytes(content)
-    with pytest.raises(DataError, match=r"the content of inner/b\.bin is not what was written"):
+    with raises(DataError, sealed, "damaged", "inner/b.bin"):
         check(sealed, "thing", 3)
 
 
 def test_another_kind_is_named(sealed: Path) -> None:
-    with pytest.raises(DataError, match="sealed must be an edgewise corpus; it is an edgewise thi"):
+    with raises(DataError, sealed, "corpus", "thing"):
         check(sealed, "corpus", 3)
 
 
 @pytest.mark.parametrize("version", [2, 4])
 def test_another_version_is_named(sealed: Path, version: int) -> None:
-    message = f"has version 3 of the format 'thing'; this edgewise reads version {version}"
-    with pytest.raises(DataError, match=message):
+    with raises(DataError, sealed, "version", "thing") as caught:
         check(sealed, "thing", version)
+    # The path may have any number in it.
+    assert_mentions(str(caught.value).replace(str(sealed), ""), 3, version)
 
 
 def test_a_folder_without_a_manifest_is_nothing_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is not an edgewise thing: it has no manifest\.json"):
+    with raises(DataError, tmp_path, "thing", MANIFEST):
         check(tmp_path, "thing", 3)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for name in ("none", "file"):
-        with pytest.raises(
-            SettingError, match=f"there is no folder .*/{name}; expected an edgewis"
-        ):
+        with raises(SettingError, tmp_path / name, "thing"):
             check(tmp_path / name, "thing", 3)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"no JSON", b"\xff\xfe", b"[" * 100_000])
 def test_a_manifest_that_is_no_json_is_found(sealed: Path, content: bytes) -> None:
     (sealed / MANIFEST).write_bytes(content)
-    with pytest.raises(DataError, match=r"manifest\.json is not JSON"):
+    with raises(DataError, sealed / MANIFEST, "JSON"):
         check(sealed, "thing", 3)
 
 
@@ -188,7 +187,7 @@ def test_a_manifest_that_is_no_json_is_found(sealed: Path, content: bytes) -> No
 )
 def test_a_manifest_of_another_form_is_found(sealed: Path, content: Any) -> None:
     write_json(sealed / MANIFEST, content)
-    with pytest.raises(DataError, match=r"manifest\.json is damaged: it names no kind, version or"):
+    with raises(DataError, sealed / MANIFEST, "damaged", "kind", "version", "files"):
         check(sealed, "thing", 3)
 
 
@@ -199,7 +198,7 @@ def test_a_manifest_that_names_a_file_outside_is_refused(sealed: Path, form: str
     manifest = read_json(sealed / MANIFEST)
     manifest["files"][name] = manifest["files"]["a.bin"]
     write_json(sealed / MANIFEST, manifest)
-    with pytest.raises(DataError, match=f"a file outside of its folder, {re.escape(name)}"):
+    with raises(DataError, sealed / MANIFEST, "damaged", name):
         check(sealed, "thing", 3)
 
 
@@ -211,22 +210,19 @@ def test_a_place_where_nothing_is_or_an_empty_folder_is_free(tmp_path: Path) -> 
 
 
 def test_what_exists_is_replaced_only_when_told_to(sealed: Path) -> None:
-    with pytest.raises(SettingError, match=r"sealed exists already \(--overwrite replaces it\)"):
+    with raises(SettingError, sealed, "--overwrite"):
         require_free(sealed, "thing", overwrite=False)
     require_free(sealed, "thing", overwrite=True)
 
 
-NOT_OURS = "exists and is not an edgewise thing, which alone --overwrite replaces: choose another"
-
-
 def test_only_a_folder_of_the_same_kind_is_replaced(sealed: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="exists and is not an edgewise corpus, which alone"):
+    with raises(SettingError, sealed, "corpus", "--overwrite", "--out"):
         require_free(sealed, "corpus", overwrite=True)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine").write_text("mine")
     for name in ("file", "folder"):
-        with pytest.raises(SettingError, match=NOT_OURS):
+        with raises(SettingError, tmp_path / name, "thing", "--overwrite", "--out"):
             require_free(tmp_path / name, "thing", overwrite=True)
 
 
@@ -236,7 +232,7 @@ def test_a_folder_with_a_manifest_of_something_else_is_not_replaced(
 ) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / MANIFEST).write_bytes(content)
-    with pytest.raises(SettingError, match=NOT_OURS):
+    with raises(SettingError, tmp_path / "site", "thing", "--overwrite", "--out"):
         require_free(tmp_path / "site", "thing", overwrite=True)
 
 
@@ -277,7 +273,7 @@ def test_two_writers_of_one_folder_do_not_disturb_each_other(tmp_path: Path) -> 
     with new_folder(tmp_path / "out") as first:
         (first / "a").write_text("first")
         with (
-            pytest.raises(SettingError, match="another process is writing"),
+            raises(SettingError, tmp_path / "out", "process"),
             new_folder(tmp_path / "out"),
         ):
             raise AssertionError

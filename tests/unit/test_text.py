@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from messages import assert_mentions, raises
 
 from edgewise.data import text
 from edgewise.data.encode import readable
@@ -202,24 +203,26 @@ def test_a_file_whose_name_has_a_colon_is_that_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
 def test_tab_separated_values_need_a_column(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"one\ttwo\n")
-    with pytest.raises(SettingError, match=rf"{name} needs a column, as in \S*{name}:2 for the"):
+    with raises(SettingError, tmp_path / name, "column", f"{name}:2"):
         TextFile.parse(f"{tmp_path}/{name}")
 
 
 def test_column_0_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(b"one\ttwo\n")
-    with pytest.raises(SettingError, match=r"columns count from 1; got \S*a\.tsv:0"):
+    with raises(SettingError, f"{tmp_path}/a.tsv:0") as caught:
         TextFile.parse(f"{tmp_path}/a.tsv:0")
+    assert_mentions(str(caught.value).replace(str(tmp_path), ""), 1)  # the first
 
 
 @pytest.mark.parametrize("suffix", ["", ":2"])
 def test_a_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
-    with pytest.raises(SettingError, match=r"there is no file \S*/none\.en$"):
+    with raises(SettingError, tmp_path / "none.en") as caught:
         TextFile.parse(f"{tmp_path}/none.en{suffix}")
+    assert "none.en:2" not in str(caught.value)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="must be a plain or gzip file, no folder or pipe"):
+    with raises(SettingError, tmp_path, "gzip", "folder"):
         TextFile.parse(str(tmp_path))
 
 
@@ -227,27 +230,27 @@ def test_a_gzip_cut_off_anywhere_is_damaged(tmp_path: Path) -> None:
     packed = gzip.compress(b"one\ntwo\n" * 11)
     for size in range(2, len(packed)):
         read = file(tmp_path / "a.gz", packed[:size])
-        with pytest.raises(DataError, match=r"a\.gz is damaged or cut off"):
+        with raises(DataError, tmp_path / "a.gz", "damaged"):
             list(read.lines())
-        with pytest.raises(DataError, match=r"a\.gz is damaged or cut off"):
+        with raises(DataError, tmp_path / "a.gz", "damaged"):
             read.count()
 
 
 def test_a_flipped_bit_in_a_gzip_is_found(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(bytes(range(256)) * 5))
     packed[len(packed) // 2] ^= 4
-    with pytest.raises(DataError, match=r"a\.gz is damaged or cut off"):
+    with raises(DataError, tmp_path / "a.gz", "damaged"):
         list(file(tmp_path / "a.gz", bytes(packed)).lines())
 
 
 @pytest.mark.parametrize(
     ("start", "kind"),
-    [(b"PK\x03\x04", "a zip archive"), (b"BZh9", "bzip2"), ("\ufeffa".encode("utf-16"), "UTF-16")],
+    [(b"PK\x03\x04", "zip"), (b"BZh9", "bzip2"), ("\ufeffa".encode("utf-16"), "UTF-16")],
 )
 def test_what_is_no_text_is_named(start: bytes, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a.en"
     path.write_bytes(start + b"rest\n")
-    with pytest.raises(SettingError, match=f"it is {kind}: convert it first"):
+    with raises(SettingError, path, "UTF-8", kind):
         TextFile.parse(str(path))
 
 

@@ -69,8 +69,7 @@ def serve(
     """
     try:
         from edgewise.server.models import Models, Served, languages, named
-        from edgewise.server.run import bound, compute_thread
-        from edgewise.server.run import serve as run_server
+        from edgewise.server.run import Server, bound, compute_thread
     except ModuleNotFoundError as error:
         raise EdgewiseError(
             f"the server needs {error.name}: pip install 'edgewise[server]'"
@@ -97,7 +96,7 @@ def serve(
         characters=limits.max_characters, waiting=limits.max_waiting, seconds=limits.timeout
     )
     ready = f"http://{shown}:{found} has the page, /docs the API; Ctrl-C ends"
-    ended = run_server(models, asked, listener, thread, lambda: say(ready))
+    ended = Server(models, asked, listener, thread, lambda: say(ready)).serve_until_stopped()
     if ended.cut_off:
         say(f"{ended.cut_off} requests were cut off, after {limits.timeout:g} s")
     else:

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from edgewise.errors import SettingError
 from edgewise.server.app import Application
 from edgewise.server.limits import Limits
 from edgewise.server.models import Models
-from edgewise.server.work import Work
 
 KEEP_ALIVE_SECONDS = 15
 
@@ -63,41 +63,47 @@ class Ended:
     cut_off: int
 
 
-def serve(
-    models: Models,
-    limits: Limits,
-    listener: socket.socket,
-    thread: ThreadPoolExecutor,
-    listening: Callable[[], None],
-) -> Ended:
-    """Answer requests until a signal comes, then those that are there.
+class Server(uvicorn.Server):
+    """Answers requests until it is stopped, then those that it has accepted.
 
     thread: the one that computes, see `compute_thread`. listening: called when requests can come.
     """
-    app = Application(models, limits, thread)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not what strangers send
-    config = uvicorn.Config(
-        app,
-        http=_with_deadlines(limits),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=int(limits.seconds) + 1,
-    )
-    server = _Server(config, app.work, listening)
-    server.run([listener])
-    return Ended(server.number, server.cut_off)
 
+    def __init__(
+        self,
+        models: Models,
+        limits: Limits,
+        listener: socket.socket,
+        thread: ThreadPoolExecutor,
+        listening: Callable[[], None],
+    ) -> None:
+        app = Application(models, limits, thread)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not what strangers send
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_with_deadlines(limits),
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=int(limits.seconds) + 1,
+            )
+        )
+        self.work, self.listener, self.listening = app.work, listener, listening
+        self.signal = self.cut_off = 0
 
-class _Server(uvicorn.Server):
-    """Signals end it in order; uvicorn would raise them again at its end."""
+    def serve_until_stopped(self) -> Ended:
+        """Return when all accepted requests are answered or have taken too long."""
+        self.run([self.listener])
+        return Ended(self.signal, self.cut_off)
 
-    def __init__(self, config: uvicorn.Config, work: Work, listening: Callable[[], None]) -> None:
-        super().__init__(config)
-        self.work, self.listening, self.number, self.cut_off = work, listening, 0, 0
+    def stop(self, number: int) -> None:
+        """Accept no more requests; a signal of this number is the reason."""
+        self.should_exit = self.work.draining = True
+        self.signal = number
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -109,11 +115,15 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT stop the server; uvicorn would raise them again at its end."""
+        if threading.current_thread() is not threading.main_thread():  # only that one can
+            yield
+            return
+
         def received(number: int, frame: FrameType | None) -> None:
             if self.should_exit:  # the second one: there is nothing to save
                 os._exit(128 + number)
-            self.should_exit = self.work.draining = True
-            self.number = number
+            self.stop(number)
 
         before = {each: signal.signal(each, received) for each in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -1,0 +1,203 @@
+"""The server under its limits: what waits too long, is too much or too slow, and how it drains."""
+
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx2
+import pytest
+from local_server import PATIENCE, HeldEngine, LocalServer, wait_until
+from messages import assert_mentions
+
+from edgewise.data.grammar import pairs
+from edgewise.data.vocabulary import Vocabulary
+from edgewise.server.limits import Limits
+
+SOURCES = [source for source, _ in pairs(64, 7)]
+HEADERS = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary.train([line for pair in pairs(500, 1) for line in pair], 400)
+
+
+@pytest.fixture
+def engine(vocabulary: Vocabulary) -> HeldEngine:
+    return HeldEngine(vocabulary)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+def ask(server: LocalServer, pool: ThreadPoolExecutor, text: str) -> "Future[httpx2.Response]":
+    body = {"q": text, "source": "en", "target": "de"}
+    return pool.submit(httpx2.post, f"{server.url}/translate", json=body, timeout=PATIENCE)
+
+
+def connect(server: LocalServer, sent: bytes = b"") -> socket.socket:
+    connection = socket.create_connection((server.host, server.port), timeout=PATIENCE)
+    connection.sendall(sent)
+    return connection
+
+
+def received(connection: socket.socket) -> bytes:
+    """Everything until the server closes the connection."""
+    content = b""
+    with connection:
+        while part := connection.recv(1 << 16):
+            content += part
+    return content
+
+
+def test_accepted_requests_are_answered_and_no_more_are_taken_when_it_stops(
+    engine: HeldEngine, pool: ThreadPoolExecutor
+) -> None:
+    with LocalServer({"en-de": engine}) as server:
+        answers = [ask(server, pool, text) for text in SOURCES[:4]]
+        wait_until(lambda: server.metric("edgewise_waiting_requests") == 4)
+        # A request whose body is not there yet when the server is stopped.
+        body = b'{"q": "a dog", "target": "de"}'
+        late = connect(server, HEADERS + b"Content-Length: %d\r\n\r\n" % len(body))
+        wait_until(lambda: server._server.config.app.open == 5)  # type: ignore[union-attr]
+        server.stop()
+        late.sendall(body)
+        refused = received(late)
+        assert b"HTTP/1.1 503 " in refused and b"retry-after: 1" in refused
+        engine.released.set()
+        assert [answer.result().json()["translatedText"] for answer in answers] == SOURCES[:4]
+        assert server.join().cut_off == 0
+        with pytest.raises(httpx2.ConnectError):
+            server.client.get("/health")
+
+
+def test_a_stream_that_goes_on_for_too_long_is_cut_off_when_it_stops(
+    vocabulary: Vocabulary,
+) -> None:
+    engine = HeldEngine(vocabulary, seconds=0.1)
+    engine.batch_tokens = 1  # one sentence at a time: six seconds, of which one is granted
+    with LocalServer({"en-de": engine}, Limits(seconds=0.95)) as server:
+        body = {"q": "\n".join(SOURCES), "source": "en", "target": "de"}
+        with server.client.stream("POST", "/translate/stream", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.stop()
+            with pytest.raises(httpx2.RemoteProtocolError):
+                list(lines)
+        ended = server.join()
+    assert ended.cut_off == 1 and ended.signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize("path", ["/translate", "/translate/stream"])
+def test_work_is_dropped_when_its_client_is_gone(path: str, engine: HeldEngine) -> None:
+    with LocalServer({"en-de": engine}) as server:
+        body = {"q": "\n".join(SOURCES[:40]), "source": "en", "target": "de"}
+        with pytest.raises(httpx2.TimeoutException):
+            server.client.post(path, json=body, timeout=httpx2.Timeout(PATIENCE, read=0.2))
+        wait_until(lambda: server.metric("edgewise_waiting_requests") == 0)
+        assert server.metric("edgewise_dropped_total") == 40
+        # The batch that had begun is given up, although the engine was never released.
+        wait_until(lambda: server.metric("edgewise_waiting_sentences") == 0)
+        assert len(engine.batches) == 1 and engine.batches[0] < 40
+        engine.released.set()
+        assert server.translated(SOURCES[0]) == SOURCES[0]
+
+
+def test_an_answer_that_takes_too_long_is_refused(engine: HeldEngine) -> None:
+    with LocalServer({"en-de": engine}, Limits(seconds=0.1)) as server:
+        response = server.post("/translate", {"q": SOURCES[0]})
+        assert response.status_code == 503 and response.headers["retry-after"] == "1"
+        assert_mentions(response.json()["error"], "0.1 s")
+        (line,) = server.post("/translate/stream", {"q": SOURCES[0]}).text.splitlines()
+        assert_mentions(line, "error", "0.1 s")
+        wait_until(lambda: server.metric("edgewise_waiting_sentences") == 0)
+
+
+def test_beyond_the_limit_requests_are_refused_at_once(
+    engine: HeldEngine, pool: ThreadPoolExecutor
+) -> None:
+    with LocalServer({"en-de": engine}, Limits(waiting=3)) as server:
+        answers = [ask(server, pool, text) for text in SOURCES[:3]]
+        wait_until(lambda: server.metric("edgewise_waiting_requests") == 3)
+        response = server.post("/translate", {"q": SOURCES[3]})
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) >= 1
+        assert_mentions(response.json()["error"], "3 of at most 3")
+        assert server.client.get("/ready").status_code == 503
+        assert server.client.get("/health").status_code == 200
+        engine.released.set()
+        assert all(answer.result().status_code == 200 for answer in answers)
+        assert server.client.get("/ready").status_code == 200
+        assert server.post("/translate", {"q": SOURCES[3]}).status_code == 200
+
+
+def test_more_connections_than_requests_may_be_open_are_refused_but_health_is_answered(
+    engine: HeldEngine,
+) -> None:
+    engine.released.set()
+    with LocalServer({"en-de": engine}, Limits(requests=2)) as server:
+        incomplete = [connect(server, HEADERS + b"Content-Length: 9\r\n\r\n{") for _ in range(2)]
+        wait_until(lambda: server._server.config.app.open == 2)  # type: ignore[union-attr]
+        response = server.post("/translate", {"q": SOURCES[0]})
+        assert response.status_code == 503 and response.headers["retry-after"] == "1"
+        assert server.client.get("/health").status_code == 200
+        for connection in incomplete:
+            connection.close()
+        wait_until(lambda: server.post("/translate", {"q": SOURCES[0]}).status_code == 200)
+
+
+def test_the_first_sentence_of_a_stream_comes_before_the_others_are_done(
+    engine: HeldEngine,
+) -> None:
+    engine.batch_tokens = 1  # one sentence at a time
+    with LocalServer({"en-de": engine}) as server:
+        body = {"q": "\n".join(SOURCES[:12]), "source": "en", "target": "de"}
+        engine.permits.release()
+        with server.client.stream("POST", "/translate/stream", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            assert server.metric("edgewise_waiting_sentences") == 11
+            engine.released.set()
+            assert len(list(lines)) == 12  # and one for the end of the text
+        wait_until(lambda: server.metric("edgewise_waiting_sentences") == 0)
+    assert engine.batches == [1] * 12
+
+
+def test_slow_bodies_get_408_and_slow_headers_are_closed(engine: HeldEngine) -> None:
+    engine.released.set()
+    limits = Limits(body_seconds=0.4, header_seconds=0.4)
+    with LocalServer({"en-de": engine}, limits) as server:
+        slow_body = connect(server, HEADERS + b'Content-Length: 100\r\n\r\n{"q":')
+        slow_headers = connect(server, HEADERS + b"X-Slow: ")
+        silent = connect(server)
+        assert server.translated("a dog") == "a dog"  # meanwhile others are answered
+        answer = received(slow_body)
+        assert b"HTTP/1.1 408 " in answer
+        assert_mentions(answer.decode(), "0.4 s")
+        assert received(slow_headers) == b"" and received(silent) == b""
+
+
+def test_a_client_that_does_not_read_its_answers_is_disconnected(engine: HeldEngine) -> None:
+    with LocalServer({"en-de": engine}, Limits(seconds=0.3)) as server:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((server.host, server.port))
+        # Answers of megabytes, more than the system buffers.
+        connection.sendall(b"GET /swagger/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n" * 6)
+        wait_until(lambda: server.open_connections > 0)
+        wait_until(lambda: server.open_connections == 0)
+        connection.close()
+        engine.released.set()
+        assert server.translated("a dog") == "a dog"
+
+
+def test_two_models_are_told_apart_by_name(vocabulary: Vocabulary) -> None:
+    engines = {name: HeldEngine(vocabulary, released=True) for name in ("first", "second")}
+    with LocalServer(engines) as server:
+        server.translated("a dog", model="second")
+        server.translated("a dog")
+        assert [len(engine.batches) for engine in engines.values()] == [1, 1]

@@ -1,0 +1,156 @@
+"""A server in a thread of the test's process, and an engine that waits until the test lets it go.
+
+What is tested with these needs no sleeps: the test decides when an answer is ready.
+"""
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx2
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.data.tokenizer import Tokenizer
+from edgewise.decoding import DecodingSettings, Translator
+from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
+from edgewise.model.settings import ModelSettings
+from edgewise.server.limits import Limits
+from edgewise.server.models import Models, Served
+from edgewise.server.run import Ended, Server, bound, compute_thread
+
+# Nothing takes as long; a test that hangs ends after so many seconds.
+PATIENCE = 60.0
+
+
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"still false after {seconds:g} s"
+        time.sleep(0.005)
+
+
+class HeldEngine:
+    """Translates each sentence to itself, when the test says so or after some seconds.
+
+    `permits.release()` lets one batch go, `released.set()` all. A batch of sentences that nobody
+    wants any more is given up.
+    """
+
+    settings = ModelSettings(d_model=16, heads=2, d_ff=8, encoder_layers=1, decoder_layers=1)
+    parameters = 0
+    batch_tokens = 4000
+
+    def __init__(
+        self, vocabulary: Tokenizer, *, released: bool = False, seconds: float = PATIENCE
+    ) -> None:
+        self.vocabulary, self.seconds = vocabulary, seconds
+        self.permits, self.released = threading.Semaphore(0), threading.Event()
+        self.batches: list[int] = []  # how many sentences each had
+        if released:
+            self.released.set()
+
+    def search(
+        self,
+        sources: Sequence[Tokens],
+        prefixes: Sequence[Tokens],
+        settings: DecodingSettings,
+        wanted: Wanted | None = None,
+    ) -> list[list[Hypothesis]]:
+        self.batches.append(len(sources))
+        end = time.monotonic() + self.seconds
+        while not self.permits.acquire(timeout=0.002):
+            if self.released.is_set() or time.monotonic() > end:
+                break
+            if wanted is not None and not any(wanted(i) for i in range(len(sources))):
+                break
+        return [[Hypothesis(tuple(tokens), -1.0, -1.0)] * settings.n_best for tokens in sources]
+
+    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
+        return [-1.0] * len(sources)
+
+    def align(
+        self, sources: Sequence[Tokens], targets: Sequence[Tokens]
+    ) -> list[NDArray[np.float32]]:
+        return [
+            np.ones((len(t), len(s)), np.float32) for s, t in zip(sources, targets, strict=True)
+        ]
+
+
+class Asking:
+    """What tests ask a server; languages are English and German unless others are given."""
+
+    host: str
+    port: int
+
+    def connect(self) -> None:
+        self.url = f"http://{self.host}:{self.port}"
+        self.client = httpx2.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
+
+    def post(self, path: str, body: Mapping[str, Any], **options: Any) -> httpx2.Response:
+        return self.client.post(path, json={"source": "en", "target": "de", **body}, **options)
+
+    def translated(self, text: str | list[str], **body: Any) -> Any:
+        response = self.post("/translate", {"q": text, **body})
+        assert response.status_code == 200, response.text
+        return response.json()["translatedText"]
+
+    def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        found = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
+        assert found, name
+        return float(found[1])
+
+
+class LocalServer(Asking):
+    """Serves translators, by name such as en-de, until the block ends."""
+
+    def __init__(
+        self, translators: Mapping[str, Translator | HeldEngine], limits: Limits | None = None
+    ) -> None:
+        listener = bound("127.0.0.1", 0)
+        self.host, self.port = listener.getsockname()
+        self.connect()
+        served = [
+            Served(name, "en", "de", Translator(each) if isinstance(each, HeldEngine) else each)
+            for name, each in translators.items()
+        ]
+        self.engines = [each for each in translators.values() if isinstance(each, HeldEngine)]
+        self._listening = threading.Event()
+        self._server = Server(
+            Models(served), limits or Limits(), listener, compute_thread(), self._listening.set
+        )
+        self.ended: Ended | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        self.ended = self._server.serve_until_stopped()
+
+    def __enter__(self) -> "LocalServer":
+        self._thread.start()
+        assert self._listening.wait(PATIENCE)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        for engine in self.engines:
+            engine.released.set()
+        self.client.close()
+        self.join()
+
+    def stop(self) -> None:
+        """Begin to shut down, as SIGTERM would."""
+        self._server.stop(signal.SIGTERM)
+
+    def join(self) -> Ended:
+        """Wait until it has shut down."""
+        self._thread.join(PATIENCE)
+        assert self.ended is not None, "the server is still running"
+        return self.ended
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._server.server_state.connections)
