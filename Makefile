@@ -26,7 +26,7 @@ demo: $(READY)
 
 # A test file runs in one process, with one thread unless it says otherwise; the slowest files start
 # first (tests/conftest.py).
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
+PYTEST := OMP_NUM_THREADS=1 PYTHONUTF8=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
 	--no-loadscope-reorder --durations 20
 # Unit and integration tests check the shapes in signatures, through an import hook.
 HOOK := --jaxtyping-packages=edgewise,beartype.beartype

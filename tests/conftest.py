@@ -1,13 +1,29 @@
 """Shared by the tests: inputs of any shape, and the run of a path with all its gradients."""
 
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+# The user's environment must not decide what tests see: colours, proxies, settings, the terminal's
+# width, a GPU, fonts to be cached in a home that cannot be written to. Before torch is imported.
+for _name in list(os.environ):
+    if _name.startswith("EDGEWISE_") or _name.lower().endswith("_proxy"):
+        del os.environ[_name]
+for _name in ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
+    os.environ.pop(_name, None)
+os.environ |= {"COLUMNS": "200", "CUDA_VISIBLE_DEVICES": ""}
+os.environ.setdefault(
+    "MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / f"edgewise-matplotlib-{os.getuid()}")
+)
+
 import torch
 from hypothesis import settings
 from torch import Tensor
@@ -51,9 +67,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def cpp_compiler() -> None:
+    """Skip where torch.compile has no compiler for CPUs."""
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if shutil.which(os.environ.get("CXX", "g++")) is None or not header.exists():
+        pytest.skip(f"torch.compile needs a C++ compiler (g++) and {header}")
+
+
 def require_rows_alike(rows: Sequence[int], inner: Sequence[int]) -> None:
-    """Skip where PyTorch's usual product, with the threads that are set, computes a row otherwise
-    if there are more: on Intel's CPUs, where MKL chooses its way by the number of rows.
+    """Skip where the bits of a row of `linear` depend on the number of rows, with the threads that
+    are set: MKL on Intel CPUs chooses its algorithm by the number of rows.
     """
     generator = torch.Generator().manual_seed(0)
     for size in inner:
@@ -62,8 +86,9 @@ def require_rows_alike(rows: Sequence[int], inner: Sequence[int]) -> None:
         for count in rows:
             if not torch.equal(linear(x[:count], weight), whole[:count]):
                 reason = (
-                    f"on this CPU the usual product of {count} rows, {size} wide, is not that of "
-                    f"more rows with {torch.get_num_threads()} threads: see docs/log.md"
+                    f"not tested on this CPU: that results do not depend on the batch, with "
+                    f"{torch.get_num_threads()} threads; here the bits of linear() differ between "
+                    f"{count} and 1024 rows of width {size} (docs/log.md)"
                 )
                 print(reason)
                 pytest.skip(reason)

@@ -7,12 +7,13 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx2
 import numpy as np
 from numpy.typing import NDArray
+from waiting import PATIENCE
 
 from edgewise.data.tokenizer import Tokenizer
 from edgewise.decoding import DecodingSettings, Translator
@@ -21,16 +22,6 @@ from edgewise.model.settings import ModelSettings
 from edgewise.server.limits import Limits
 from edgewise.server.models import Models, Served
 from edgewise.server.run import Ended, Server, bound, compute_thread
-
-# Nothing takes as long; a test that hangs ends after so many seconds.
-PATIENCE = 60.0
-
-
-def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"still false after {seconds:g} s"
-        time.sleep(0.005)
 
 
 class HeldEngine:

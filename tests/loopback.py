@@ -107,11 +107,12 @@ def _handler(state: Loopback) -> type[BaseHTTPRequestHandler]:
             body = body[: min(ends)] if ends else body
             for at in range(0, len(body), state.chunk):
                 piece = body[at : at + state.chunk]
+                state.sent[path] += len(piece)  # before: the client may be done right after
                 try:
                     self.wfile.write(piece)
                 except OSError:
+                    state.sent[path] -= len(piece)
                     return
-                state.sent[path] += len(piece)
                 time.sleep(state.sleep)
             if hold is not None:
                 state.released.wait(30)

@@ -34,7 +34,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path / "out"
 
 
-@pytest.mark.parametrize("name", ["ctranslate2", "onnx"])
+@pytest.mark.parametrize("name", ["ctranslate2", pytest.param("onnx", marks=pytest.mark.long)])
 def test_an_imported_model_is_exported_as_our_own(name: str, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     if name == "ctranslate2":

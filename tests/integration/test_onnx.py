@@ -44,7 +44,14 @@ def vocabulary() -> Vocabulary:
     return Vocabulary.train(TEXTS, 340)
 
 
-@pytest.fixture(scope="module", params=MODES)
+# An export takes some ten seconds.
+OFTEN = ("a table for each head", "as other toolkits")
+KINDS = [
+    pytest.param(mode, marks=() if mode in OFTEN else pytest.mark.long, id=mode) for mode in MODES
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def engines(
     request: pytest.FixtureRequest,
     vocabulary: Vocabulary,

@@ -7,8 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx2
 import pytest
-from local_server import PATIENCE, HeldEngine, LocalServer, wait_until
+from local_server import HeldEngine, LocalServer
 from messages import assert_mentions
+from waiting import PATIENCE, wait_until
 
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary

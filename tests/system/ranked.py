@@ -20,12 +20,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from small_runs import _context, metrics, result
+from small_runs import Inherited, _context, inherit, inherited, metrics, result
 from torch import Tensor
+from waiting import PATIENCE
 
 VARIABLE = "RANKED_FAULTS"
-# Nothing here takes as long: it is how a test that hangs comes to its end.
-PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,12 @@ class Ranked:
             mine = [*arguments, *(only or {}).get(rank, ())]
             self.logs[rank].unlink(missing_ok=True)
             process = _context.Process(
-                target=_rank, args=(mine, str(self.logs[rank]), environment), daemon=True
+                target=_rank,
+                args=(mine, self.logs[rank], inherited(), environment),
+                daemon=True,
             )
             if after and rank == 0:
-                time.sleep(1)
+                time.sleep(1)  # what is tested: that the others meet it all the same
             process.start()
             self.processes.append(process)
         if after:
@@ -199,15 +200,6 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def eventually(condition: Any, timeout: float = PATIENCE) -> Any:
-    """What the condition gives once it is true."""
-    end = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.02)
-    return value
-
-
 def assert_no_traceback(said: str) -> None:
     """None of ours: torchrun shows its own when a process of its fails."""
     ours = [line for line in said.splitlines() if 'File "' in line and "edgewise" in line]
@@ -243,12 +235,9 @@ def noted(folder: Path, what: str) -> dict[int, list[int]]:
     return {int(path.name.rpartition("-")[2]): [*map(int, n)] for path, n in lines.items()}
 
 
-def _rank(arguments: list[str], log: str, environment: dict[str, str]) -> None:
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
+def _rank(arguments: list[str], log: Path, given: Inherited, environment: dict[str, str]) -> None:
+    inherit(given, log, log)
     os.environ.update(environment)
-    torch.set_num_threads(1)
     _main(arguments)
 
 
@@ -262,7 +251,8 @@ def _main(arguments: list[str]) -> None:
         import resource
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + faults.memory, resource.RLIM_INFINITY))
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + faults.memory, most))
     sys.argv = ["edgewise", *arguments]
     if faults.records:
         _record(Path(faults.records), rank)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -97,30 +98,38 @@ device = "cpu"
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """`python -m edgewise` with these arguments, to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "edgewise", *arguments], capture_output=True, text=True, check=False
-    )
+    """Run a command to its end, in a process that has everything imported already."""
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        started = Started(arguments, err, out=out)
+        code = started.code()
+        assert code is not None
+        printed = (path.read_text(encoding="utf-8") for path in (out, err))
+        return subprocess.CompletedProcess(arguments, code, *printed)
 
 
 class Started:
-    """The same command in a process of its own that has everything imported already."""
+    """A command in a process of its own that has everything imported already."""
 
     def __init__(
         self,
         arguments: Sequence[str],
         log: Path,
         *,
+        out: Path | None = None,
         signal: int = 0,
         at_batch: int = 0,
         at_rename: int = 0,
     ) -> None:
-        """With a signal, the process sends it to itself when it begins its n-th batch of training,
-        or before its n-th renaming of a file or a folder.
+        """log: for stderr, and for stdout unless that has a file of its own.
+
+        With a signal, the process sends it to itself when it begins its n-th batch of training, or
+        before its n-th renaming of a file or a folder.
         """
         self.log = log
         self.process: ForkServerProcess = _context.Process(
-            target=_child, args=(list(arguments), str(log), signal, at_batch, at_rename)
+            target=_child,
+            args=(list(arguments), out or log, log, inherited(), signal, at_batch, at_rename),
         )
         self.process.start()
 
@@ -137,11 +146,40 @@ class Started:
         self.process.join()
 
 
-def _child(arguments: list[str], log: str, number: int, at_batch: int, at_rename: int) -> None:
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for stream in (1, 2):
+Inherited = tuple[dict[str, str], str]
+
+
+def inherited() -> Inherited:
+    """What a child process has of its parent, for one that is forked from elsewhere."""
+    return dict(os.environ), os.getcwd()
+
+
+def inherit(given: Inherited, out: Path, err: Path, *, append: bool = False) -> None:
+    """Be such a process, with these files as its output."""
+    environment, folder = given
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for stream, path in ((2, err), (1, out)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        if not append:
+            os.ftruncate(descriptor, 0)
         os.dup2(descriptor, stream)
+    if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
+        measured.switch_context(environment.get("PYTEST_CURRENT_TEST", ""))
     torch.set_num_threads(1)
+
+
+def _child(
+    arguments: list[str],
+    out: Path,
+    log: Path,
+    given: Inherited,
+    number: int,
+    at_batch: int,
+    at_rename: int,
+) -> None:
+    inherit(given, out, log)
     from edgewise.cli.main import main
 
     if number:

@@ -8,14 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_cells import fork_cells
 from messages import assert_mentions
 from tiny_model import PROGRAM
+from waiting import wait_until
 
 from edgewise.cli.main import run
 from edgewise.reproduction.clutrr import settings
@@ -58,6 +58,11 @@ def in_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, "epochs = 10", "epochs = 1")
 
 
+@pytest.fixture
+def forked_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_cells(monkeypatch)
+
+
 def change(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """Another experiment than the one that comes with edgewise."""
     text = settings.FILE.read_text()
@@ -93,7 +98,7 @@ def error_line(said: str) -> str:
 
 
 def test_cells_are_run_stored_and_reported_and_come_out_the_same_again(
-    data: Path, capfd: pytest.CaptureFixture[str]
+    data: Path, forked_cells: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     some = ("--data", str(data), "--rows", "both", "neither", "--seeds", "2")
     assert reproduce(*some, "--out", "one") == 0
@@ -219,7 +224,10 @@ def test_files_that_are_no_gzip_or_have_another_relation_are_refused(
 
 
 def test_other_questions_and_other_settings_do_not_mix_with_what_is_there(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    data: Path,
+    forked_cells: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert reproduce(*SOME, "--data", str(data)) == 0
     before = cells(Path("runs/reproduction"))
@@ -242,7 +250,7 @@ def test_other_questions_and_other_settings_do_not_mix_with_what_is_there(
 
 
 def test_a_cell_with_other_questions_than_the_others_is_told(
-    data: Path, capfd: pytest.CaptureFixture[str]
+    data: Path, forked_cells: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert reproduce("--rows", "both", "keys", *SOME[2:], "--data", str(data)) == 0
     path = Path("runs/reproduction/cells/clutrr/2-4/keys/seed1.json")
@@ -271,7 +279,10 @@ def test_an_out_that_cannot_be_is_told_before_the_work(
     assert "hops" not in said  # the accuracy of a finished cell, by hops
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL],
+)
 def test_whatever_ends_the_command_no_process_is_left(number: signal.Signals, data: Path) -> None:
     path = data / "data_db9b8f04" / "1.2,1.3,1.4_train.jsonl.gz"
     with gzip.open(path, "rt") as file:
@@ -282,10 +293,10 @@ def test_whatever_ends_the_command_no_process_is_left(number: signal.Signals, da
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
     folder = Path("runs/reproduction/work/clutrr/2-4/both/seed1")
     try:
-        assert soon(lambda: bool(workers(folder)))
+        wait_until(lambda: bool(workers(folder)))
         process.send_signal(number)
         assert process.wait(30) == {15: 143, 2: 130, 9: -9}[number]
-        assert soon(lambda: not workers(folder))
+        wait_until(lambda: not workers(folder))
     finally:
         process.kill()
         process.wait()
@@ -304,14 +315,6 @@ def workers(folder: Path) -> list[str]:
         if b"graph-cell" in parts and any(each in parts for each in wanted):
             found.append(line.parent.name)
     return found
-
-
-def soon(happens: Callable[[], bool]) -> bool:
-    for _ in range(300):
-        if happens():
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def test_clutrr_is_named_where_it_is_looked_for(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,16 @@
-"""`edgewise export ctranslate2` as a process: what it writes, what it says, what it exits with."""
+"""`edgewise export ctranslate2`: what it writes, what it says, what it exits with."""
 
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ctranslate2
 import pytest
 from messages import assert_mentions
+from tiny_model import Command
 
 from edgewise.checkpoint.model_folder import weights, write_model
 from edgewise.data.grammar import pairs
@@ -17,7 +19,7 @@ from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
 
-CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 120}
+EXPORT = (sys.executable, "-m", "edgewise", "export", "ctranslate2")
 TEXTS = [line for pair in pairs(200, 1) for line in pair]
 
 
@@ -45,26 +47,25 @@ def model(vocabulary: Vocabulary, tmp_path: Path) -> Path:
 
 def run(*arguments: str | Path) -> tuple[int, str]:
     """Exit code and stderr; stdout is for data, and there is none."""
-    command = [sys.executable, "-m", "edgewise", "export", "ctranslate2", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    return done.returncode, done.stderr
+    with TemporaryDirectory() as folder:
+        done = Command(Path(folder))("export", "ctranslate2", *arguments)
+    assert done.out == b""
+    return done.code, done.said
 
 
 def test_the_command_that_is_told_translates(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out of it"
-    code, stderr = run("--model", model, "--out", out)
-    assert code == 0
-    what, call = stderr.splitlines()
+    exported = subprocess.run(
+        [*EXPORT, "--model", str(model), "--out", str(out)], capture_output=True, text=True
+    )
+    assert (exported.returncode, exported.stdout) == (0, "")
+    what, call = exported.stderr.splitlines()
     assert_mentions(what, out, "CTranslate2", "float32", "MB")
     words = shlex.split(call[call.index("edgewise translate ") :])
-    command = words[: words.index("--model") + 2]
-    done = subprocess.run(
-        [sys.executable, "-m", *command], input="\n".join(TEXTS[:3]) + "\n", **CAPTURED
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 3
+    command = words[1 : words.index("--model") + 2]
+    done = Command(tmp_path)(*command, stdin="\n".join(TEXTS[:3]) + "\n")
+    assert done.code == 0, done.said
+    assert len(done.lines) == 3
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,6 @@ def test_both_folders_must_be_named(missing: str, tmp_path: Path) -> None:
 
 
 def test_help_shows_an_example() -> None:
-    command = [sys.executable, "-m", "edgewise", "export", "ctranslate2", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*EXPORT, "--help"], capture_output=True, text=True)
     assert done.returncode == 0
     assert "edgewise export ctranslate2 --model models/de --out exported/de" in done.stdout

@@ -20,7 +20,6 @@ from ranked import (
     Torchrun,
     assert_no_traceback,
     assert_the_same_run,
-    eventually,
     is_running,
     noted,
     starts,
@@ -28,6 +27,7 @@ from ranked import (
 from safetensors.torch import load_file
 from small_runs import BATCHES, make_corpus, metrics, write_config
 from test_kills import error_lines, logged_step, saved_step
+from waiting import wait_until
 
 from edgewise.training.run import is_run
 
@@ -78,7 +78,10 @@ def assert_stopped_once(said: str, number: signal.Signals, step: int) -> None:
     assert_mentions(error_lines(said)[0], number.name, f"update {step}")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)],
+)
 def test_a_signal_to_one_rank_ends_all_after_saving(
     number: signal.Signals, code: int, config: Path, two: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +98,7 @@ def test_a_signal_to_one_rank_ends_all_after_saving(
     assert_the_same_run(run, two, STEPS)
 
 
+@pytest.mark.long
 def test_sigterm_that_comes_again_when_python_ends_changes_nothing(
     config: Path, tmp_path: Path
 ) -> None:
@@ -125,7 +129,7 @@ def test_sigterm_for_the_loss_of_another_rank_leaves_the_reason_as_it_is(
     run = tmp_path / "run"
     arguments = command(config, run, "--training.steps", str(FOREVER))
     with Ranked(arguments, tmp_path / "said", 2, Faults(rank=1, leaving=True)) as ranks:
-        eventually(lambda: logged_step(run) > 0)
+        wait_until(lambda: logged_step(run) > 0)
         ranks.processes[0].kill()
         assert ranks.codes() == [-signal.SIGKILL, 1], ranks.said()
         said = ranks.said()
@@ -158,22 +162,23 @@ def test_sigterm_to_torchrun_ends_all_ranks_after_saving(config: Path, tmp_path:
     assert_stopped_by_sigterm(config, run, said, folder)
 
 
+@pytest.mark.long
 def test_sigterm_to_torchrun_and_all_ranks_twice_still_saves(config: Path, tmp_path: Path) -> None:
     run, folder = tmp_path / "run", tmp_path / "records"
     arguments = command(config, run, "--training.steps", str(FOREVER))
     with Torchrun(arguments, tmp_path / "said", 2, Faults(records=str(folder))) as launched:
-        eventually(lambda: logged_step(run) >= 4)
+        wait_until(lambda: logged_step(run) >= 4)
         ranks = [pid for [pid] in noted(folder, "pids").values()]
         for _ in range(2):
             for pid in (launched.process.pid, *ranks):
                 os.kill(pid, signal.SIGTERM)
         assert launched.code() != 0, launched.said()
-        eventually(lambda: not any(map(is_running, ranks)))
+        wait_until(lambda: not any(map(is_running, ranks)))
         said = launched.said()
     assert_stopped_by_sigterm(config, run, said, folder)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rank_that_dies_ends_the_others(rank: int, config: Path, tmp_path: Path) -> None:
     run, folder = tmp_path / "run", tmp_path / "records"
     faults = Faults(rank=rank, update=5, signal=signal.SIGKILL, records=str(folder))
@@ -189,7 +194,9 @@ def test_a_rank_that_dies_ends_the_others(rank: int, config: Path, tmp_path: Pat
     assert saved_step(config, run) == 3
 
 
-@pytest.mark.parametrize(("rank", "options"), [(0, []), (1, ["--overwrite"])])
+@pytest.mark.parametrize(
+    ("rank", "options"), [pytest.param(0, [], marks=pytest.mark.long), (1, ["--overwrite"])]
+)
 def test_started_anew_by_torchrun_a_run_goes_on_to_the_same_bytes(
     rank: int, options: list[str], config: Path, two: Path, tmp_path: Path
 ) -> None:
@@ -207,6 +214,7 @@ def test_started_anew_by_torchrun_a_run_goes_on_to_the_same_bytes(
     assert starts(run) == [(0, 2), (3, 2)]
 
 
+@pytest.mark.long
 def test_two_machines_go_on_when_a_rank_of_one_has_died(
     config: Path, two: Path, tmp_path: Path
 ) -> None:
@@ -253,7 +261,7 @@ def test_ranks_started_anew_find_each_other_and_not_those_that_died(
 
     for life in range(1, lives + 1):  # whether they meet the dead depends on the ports of those
         with Ranked(arguments, tmp_path / "said", 3, after=ranks) as ranks:
-            eventually(partial(has_begun_or_ended, ranks, life))
+            wait_until(partial(has_begun_or_ended, ranks, life))
             assert ranks.codes(0) == [None] * 3, ranks.said()
     assert [size for _, size in starts(run)] == [3] * lives
 
@@ -338,7 +346,7 @@ def test_a_disk_that_the_metrics_fill_ends_a_run_that_goes_on_when_there_is_room
     to_the_end(config, run, 1, *options, "--training.steps", "3")
     arguments = command(config, run, *options, "--training.steps", "2000")
     with Ranked(arguments, tmp_path / "said", 1) as ranks:
-        eventually(lambda: logged_step(run) > 3)
+        wait_until(lambda: logged_step(run) > 3)
         with pytest.raises(OSError, match="No space left"):
             ballast.write_bytes(bytes(1 << 20))
         assert ranks.codes() == [74], ranks.said()

@@ -12,12 +12,12 @@ from ranked import (
     Ranked,
     assert_no_traceback,
     assert_the_same_run,
-    eventually,
     records,
     starts,
 )
 from small_runs import BATCHES, EPOCH, make_corpus, metrics, progress, write_config
 from test_kills import error_lines, logged_step, saved_step
+from waiting import wait_until
 
 from edgewise.checkpoint.checkpoints import STEPS as STEP
 
@@ -197,7 +197,7 @@ def test_ranks_killed_at_random_moments_end_as_those_left_alone(
         options = ["--training.steps", str(FOREVER), "--training.save-every", str(1 + kill % 2)]
         with Ranked([*arguments, *options], tmp_path / "said", 2) as ranks:
             if kill % 2:
-                eventually(has_saved)
+                wait_until(has_saved)
             assert ranks.codes(moments.uniform(0, 1.0)) == [None, None], ranks.said()
             moments.shuffle(ranks.processes)
         step = saved_step(config, run)

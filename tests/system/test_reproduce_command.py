@@ -1,4 +1,4 @@
-"""edgewise reproduce, in real processes: cells, reports, and what happens when it is stopped."""
+"""edgewise reproduce: cells, reports, and what happens when it is stopped."""
 
 import json
 import os
@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from forked_cells import fork_cells
 from messages import assert_mentions
-from small_runs import command
+from small_runs import command as forked_command
+from tiny_model import Command
 
 from edgewise.cli.main import run
 from edgewise.data.grammar import pairs
@@ -59,6 +62,20 @@ train = ["train.{language}"]
 valid = ["valid.{language}"]
 test = ["test.{language}"]"""
 ROW = 'name = "wider"\ntitle = "mine, wider"\n[model]\nd_ff = 48\n'
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_cells() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        fork_cells(patch)
+        yield
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A command in this process."""
+    with TemporaryDirectory() as folder:
+        result = Command(Path(folder))(*arguments)
+    return subprocess.CompletedProcess(arguments, result.code, result.out.decode(), result.said)
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +172,10 @@ def test_a_result_that_is_gone_is_measured_again_with_the_model(
     assert reports(undisturbed) == report
 
 
-def stopped(scale: Path, out: Path, sent: signal.Signals, chance: random.Random) -> None:
-    """The command, stopped some time after a cell has made an update."""
+def stopped(
+    scale: Path, out: Path, sent: signal.Signals, chance: random.Random, most: float = 1.5
+) -> None:
+    """The command with real processes, stopped some time after a cell has made an update."""
     began = time.time()
     process = subprocess.Popen(
         [sys.executable, "-m", "edgewise", *whole(scale, out)], stderr=subprocess.PIPE, text=True
@@ -168,7 +187,7 @@ def stopped(scale: Path, out: Path, sent: signal.Signals, chance: random.Random)
 
     while process.poll() is None and not is_training():
         time.sleep(0.01)
-    time.sleep(chance.uniform(0, 1.5))
+    time.sleep(chance.uniform(0, most))  # any moment will do
     process.send_signal(sent)
     _, said = process.communicate()
     assert process.returncode in (0, -sent, 128 + sent), said
@@ -186,7 +205,7 @@ def test_stopped_and_continued_it_comes_to_the_same_report(
     scale: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
-    stopped(scale, tmp_path, signal.SIGTERM, chance)
+    stopped(scale, tmp_path, signal.SIGTERM, chance, 0.0)
     assert list(tmp_path.glob("work/tiny/*/*/*/run/checkpoints"))  # in mid-training
     stopped(scale, tmp_path, signal.SIGKILL, chance)
     assert_the_same_in_the_end(scale, tmp_path, undisturbed)
@@ -325,7 +344,7 @@ def test_the_list_has_each_row_with_its_figure() -> None:
 
 
 def test_the_cost_of_relative_positions(scale: Path, tmp_path: Path) -> None:
-    done = command("reproduce", "cost", "--scale", str(scale), "--out", str(tmp_path))
+    done = forked_command("reproduce", "cost", "--scale", str(scale), "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "reports" / "tiny" / "cost.md").read_text()
     assert "| absolute | " in text and "| -7 % | " in text

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from local_server import wait_until
 from messages import assert_mentions
 from served import SOURCES, Server
 from tiny_model import Command, make_model, make_vocabulary
+from waiting import wait_until
 
 from edgewise.data.vocabulary import Vocabulary
 

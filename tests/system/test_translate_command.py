@@ -948,7 +948,8 @@ def peak(model: Path, lines: int, folder: Path) -> int:
     return usage.ru_maxrss * 1024
 
 
-@pytest.mark.parametrize("lines", [6_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("lines", [6_000, 100_000])
 def test_memory_does_not_grow_with_the_number_of_lines(
     model: Path, tmp_path: Path, lines: int
 ) -> None:

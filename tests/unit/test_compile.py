@@ -20,7 +20,8 @@ from edgewise import (
     relation_attention,
 )
 
-pytestmark = pytest.mark.unhooked  # a hooked function cannot be compiled
+# A hooked function cannot be compiled.
+pytestmark = [pytest.mark.unhooked, pytest.mark.usefixtures("cpp_compiler")]
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +33,14 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, fullgraph=True)
+def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
+    return torch.compile(function, fullgraph=True, backend=backend)
+
+
+# Traced and differentiated, without the seconds that a C++ compiler takes for each graph.
+traced_or_compiled = pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)]
+)
 
 
 def results(function: Callable[..., Tensor], inputs: Inputs, **options: Any) -> dict[str, Tensor]:
@@ -75,7 +82,8 @@ CASES = {
 def test_compiled_attention_equals_eager(case: str) -> None:
     inputs, method = CASES[case], case.split(",")[0]
     expected = results(relation_attention, inputs, method=method)
-    assert_same(results(compiled(relation_attention), inputs, method=method), expected)
+    backend = "aot_eager" if method == "reference" else "inductor"
+    assert_same(results(compiled(relation_attention, backend), inputs, method=method), expected)
 
 
 def test_compiled_attention_takes_lengths_it_has_not_seen() -> None:
@@ -121,7 +129,8 @@ def test_a_compiled_layer_equals_eager(n: int) -> None:
         ("positions", "gated"),
     ],
 )
-def test_graphs_stay_what_they_are(relations: str, compatibility: str) -> None:
+@traced_or_compiled
+def test_graphs_stay_what_they_are(relations: str, compatibility: str, backend: str) -> None:
     inputs = GraphInputs(relations, compatibility)
     leaves = {name: x.clone().requires_grad_() for name, x in inputs.leaves.items()}
     given, u = inputs.relations(leaves), leaves.get("u")
@@ -135,7 +144,7 @@ def test_graphs_stay_what_they_are(relations: str, compatibility: str) -> None:
         chosen = Gated() if compatibility == "gated" else chosen
         return relation_attention(relations=of, compatibility=chosen, **named)
 
-    output = compiled(attend)(leaves)
+    output = compiled(attend, backend)(leaves)
     grads = torch.autograd.grad(output, list(leaves.values()), inputs.grad)
     found = {"output": output.detach(), **dict(zip(leaves, grads, strict=True))}
     assert_same(found, inputs.results("reference"))
@@ -143,7 +152,10 @@ def test_graphs_stay_what_they_are(relations: str, compatibility: str) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("compatibility", [None, Additive])
-def test_a_layer_over_a_graph_stays_what_it_is(batch: int, compatibility: type | None) -> None:
+@traced_or_compiled
+def test_a_layer_over_a_graph_stays_what_it_is(
+    batch: int, compatibility: type | None, backend: str
+) -> None:
     torch.manual_seed(0)
     layer = RelationAttention(12, 3, n_labels=6, compatibility=compatibility).double()
     x = torch.randn(batch, 5, 12).double().requires_grad_()
@@ -151,7 +163,7 @@ def test_a_layer_over_a_graph_stays_what_it_is(batch: int, compatibility: type |
     labels = EdgeLabels(torch.randint(-1, 6, (5, 5)))
     for relations in (edges, labels):
         found = []
-        for run in (layer, compiled(layer)):
+        for run in (layer, compiled(layer, backend)):
             output = run(x, relations=relations)
             found.append([output, *torch.autograd.grad(output.sum(), [x, *layer.parameters()])])
         for actual, expected in zip(*found, strict=True):

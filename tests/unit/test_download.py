@@ -148,8 +148,8 @@ def test_a_server_that_falls_silent_is_asked_again(server: Loopback, client: Cli
 
 
 def test_a_slow_server_that_keeps_sending_is_waited_for(server: Loopback, client: Client) -> None:
-    server.chunk, server.sleep = 6000, 0.03
-    client.get(timeout=1.0)  # less than it takes in all
+    server.chunk, server.sleep = 2250, 0.03
+    client.get(timeout=3.0)  # less than it takes in all
     assert_once(server, client)
     assert client.pauses == []
 

@@ -14,7 +14,7 @@ from edgewise.model.transformer import Transformer
 from edgewise.training.settings import TrainingSettings
 from edgewise.training.trainer import Trainer
 
-pytestmark = pytest.mark.unhooked
+pytestmark = [pytest.mark.unhooked, pytest.mark.usefixtures("cpp_compiler")]
 
 
 def batch(rows: int, n_source: int, n_target: int) -> Batch:
@@ -35,7 +35,7 @@ def test_compiled_updates_are_the_plain_ones(tmp_path: Path) -> None:
         for compiled in (False, True):
             model = Transformer(settings, 50)
             initialise(model, seed=1)
-            trainer = Trainer(model, TrainingSettings(compile=compiled, warmup=10))
+            trainer = Trainer(model, TrainingSettings(compile=compiled, warmup=10, device="cpu"))
             steps = [(3, 5, 7), (4, 6, 9), (2, 8, 5)]
             losses.append([trainer.update(i + 1, [batch(*s)]).loss for i, s in enumerate(steps)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -18,7 +18,7 @@ def cpu() -> str:
     """Its name, as the system tells it."""
     information = Path("/proc/cpuinfo")
     if information.is_file():
-        for line in information.read_text().splitlines():
+        for line in information.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

@@ -63,7 +63,7 @@ def _excepthook(arguments: threading.ExceptHookArgs) -> None:
 
 def read_metrics(run: Path) -> list[dict[str, float | str]]:
     """All records of a run."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
 def _cut_back(path: Path, step: int) -> None:
