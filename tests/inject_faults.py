@@ -128,11 +128,11 @@ def run_until_failure(project: Path, tests: Iterable[str], folder: Path) -> str 
                 return f"no end within {LIMIT_SECONDS} s"
             log.seek(0)
             printed = log.read()
-        if code == 1:
+        if code in (1, 2):  # 2: a test file cannot be imported
             (test, *_) = CAUGHT.findall(printed)
             return str(test)
         if code not in (0, 5):  # 5: no test in this part
-            return f"pytest exited with {code}: {printed.strip().splitlines()[-1]}"
+            sys.exit(f"pytest exited with {code}:\n{printed}")
     return None
 
 
