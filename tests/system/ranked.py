@@ -143,7 +143,9 @@ class Torchrun:
         folder.mkdir(exist_ok=True)
         self.log = folder / "torchrun.log"
         script = ["-m", "edgewise"] if faults is None else [__file__]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        # For the script, which imports from tests/, too.
+        found = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(":")]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(found)}
         if faults is not None:
             environment[VARIABLE] = json.dumps(asdict(faults))
         launch = [sys.executable, "-m", "torch.distributed.run", *meet]

@@ -6,10 +6,14 @@ Not a conftest.py: a second module of that name would hide the one in tests/.
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -108,6 +112,65 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.CompletedProcess(arguments, code, *printed)
 
 
+# A client of `forking_program`: it sends its arguments, environment and standard streams.
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+if sys.argv[1:2] == ["serve"]:  # which is ended by a signal to its process
+    os.execv({python!r}, [{python!r}, "-m", "edgewise", *sys.argv[1:]])
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({address!r})
+message = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
+socket.send_fds(connection, [message], [0, 1, 2])
+sys.exit(int(connection.recv(16)))
+"""
+
+
+@contextmanager
+def forking_program(folder: Path) -> Iterator[Path]:
+    """A folder with a program `edgewise` that runs in a process with everything imported."""
+    with TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listener:
+        address = f"{short}/socket"  # the path of a socket must not be long
+        listener.bind(address)
+        listener.listen()
+        folder.mkdir()
+        program = folder / "edgewise"
+        program.write_text(CLIENT.format(python=sys.executable, address=address))
+        program.chmod(0o755)
+        threading.Thread(target=_serve_clients, args=(listener,), daemon=True).start()
+        yield folder
+
+
+def _serve_clients(listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # closed
+            return
+        message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+        arguments, environment, folder = json.loads(message)
+        process = _context.Process(
+            target=_client_child,
+            args=(arguments, (environment, folder), [DupFd(stream) for stream in streams]),
+        )
+        process.start()
+        process.join()
+        for stream in streams:
+            os.close(stream)
+        with connection:
+            connection.sendall(str(process.exitcode).encode())
+
+
+def _client_child(arguments: list[str], given: "Inherited", streams: list[Any]) -> None:
+    descriptors = [stream.detach() for stream in streams]
+    inherit(given, descriptors[1], descriptors[2])
+    os.dup2(descriptors[0], 0)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    from edgewise.cli.main import main
+
+    sys.argv = ["edgewise", *arguments]
+    main()
+
+
 class Started:
     """A command in a process of its own that has everything imported already."""
 
@@ -154,16 +217,19 @@ def inherited() -> Inherited:
     return dict(os.environ), os.getcwd()
 
 
-def inherit(given: Inherited, out: Path, err: Path, *, append: bool = False) -> None:
-    """Be such a process, with these files as its output."""
+def inherit(given: Inherited, out: Path | int, err: Path | int, *, append: bool = False) -> None:
+    """Be such a process, with these files or descriptors as its output."""
     environment, folder = given
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    for stream, path in ((2, err), (1, out)):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        if not append:
-            os.ftruncate(descriptor, 0)
+    for stream, target in ((2, err), (1, out)):
+        if isinstance(target, Path):
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            if not append:
+                os.ftruncate(descriptor, 0)
+        else:
+            descriptor = target
         os.dup2(descriptor, stream)
     if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
         measured.switch_context(environment.get("PYTEST_CURRENT_TEST", ""))

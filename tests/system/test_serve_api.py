@@ -417,7 +417,7 @@ def test_the_description_holds_whatever_is_sent(server: Server, tmp_path: Path) 
     """schemathesis makes requests of the OpenAPI description, and many that it does not allow."""
     program = Path(sys.executable).parent / "schemathesis"
     command = [
-        *(str(program), "run", f"{server.url}/openapi.json", "--max-examples", "25"),
+        *(str(program), "run", f"{server.url}/openapi.json", "--max-examples", "12"),
         *("--checks", "not_a_server_error,status_code_conformance,content_type_conformance"),
         *("--phases", "examples,coverage,fuzzing", "--seed", "1", "--no-color"),
         *("--exclude-path", "/metrics", "--request-timeout", "30"),

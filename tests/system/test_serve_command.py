@@ -1,5 +1,7 @@
-"""`edgewise serve` as a process: how it begins, what it does under load, how it ends."""
+"""`edgewise serve` as a process: how it begins, and how it ends."""
 
+import errno
+import os
 import shutil
 import signal
 import socket

@@ -79,10 +79,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_compiled_attention_equals_eager(case: str) -> None:
+@traced_or_compiled
+def test_compiled_attention_equals_eager(case: str, backend: str) -> None:
     inputs, method = CASES[case], case.split(",")[0]
     expected = results(relation_attention, inputs, method=method)
-    backend = "aot_eager" if method == "reference" else "inductor"
     assert_same(results(compiled(relation_attention, backend), inputs, method=method), expected)
 
 
@@ -94,9 +94,10 @@ def test_compiled_attention_takes_lengths_it_has_not_seen() -> None:
         assert_same(results(function, inputs, method="dense"), expected)
 
 
-def test_compiled_dropout_drops() -> None:
+@traced_or_compiled
+def test_compiled_dropout_drops(backend: str) -> None:
     inputs = Inputs(2, 3, 9, 9, 4, RelativePositions(2))
-    function = compiled(relation_attention)
+    function = compiled(relation_attention, backend)
     first, second = (results(function, inputs, method="dense", dropout=0.5) for _ in range(2))
     for name, value in first.items():
         assert value.isfinite().all(), name

@@ -1,6 +1,6 @@
 """`training.compile`: the compiled model trains as the plain one does."""
 
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,7 +26,9 @@ def batch(rows: int, n_source: int, n_target: int) -> Batch:
     return Batch(source, target_input, target)
 
 
-def test_compiled_updates_are_the_plain_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_compiled_updates_are_the_plain_ones(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     settings = ModelSettings(
         encoder_layers=1, decoder_layers=1, d_model=16, heads=2, d_ff=24, dropout=0, max_distance=3
     )

@@ -1,0 +1,98 @@
+"""The commands of the documents in their order, from text to a served model; and the examples."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from messages import assert_mentions
+from small_runs import forking_program
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("training", "translation", "engines", "serving", "cluster")
+# What makes the walk short: fewer sentences and updates.
+SHORTER = {
+    "--pairs 20000": "--pairs 2000",
+    "head -200": "head -20",
+    "--training.steps 40": "--training.steps 4",
+    "--training.validate-every 20": "--training.validate-every 2",
+    "--training.save-every 20": "--training.save-every 2",
+    "--training.steps 60": "--training.steps 6",
+    "--training.steps 20": "--training.steps 2",
+    "--training.steps 8": "--training.steps 2",
+}
+
+
+@pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_the_walk_from_text_to_translation_works(short: bool, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    changes = {"8371": port, **(SHORTER if short else {})}
+    documents = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in NAMES)
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", documents, re.DOTALL)
+    text = "".join(code for _, code in blocks)
+    assert [old for old in changes if old not in text] == []
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    said = ""
+    with ExitStack() as stack:
+        stack.callback(end_server, tmp_path / "server.pid")
+        if short:
+            path = f"{stack.enter_context(forking_program(tmp_path / 'bin'))}:{path}"
+        for language, code in blocks:
+            for old, new in changes.items():
+                code = re.sub(rf"{re.escape(old)}\b", new, code)
+            command = ["sh", "-ec", code] if language == "sh" else [sys.executable, "-c", code]
+            result = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                cwd=tmp_path,
+                env=os.environ | {"PATH": path},
+                timeout=900,
+            )
+            assert result.returncode == 0, result.stderr
+            assert language == "sh" or result.stdout.startswith("['")
+            said += result.stderr
+    steps, lines = (4, 20) if short else (40, 200)
+    assert_mentions(said, f"update {steps}")
+    for written in ("models/first/model.safetensors", "runs/ranks/last/model.safetensors"):
+        assert (tmp_path / written).exists()
+    for name in (
+        *("out.de", "sampled.de", "both.de", "out.jsonl", "out.links", "scores"),
+        *("ct2.de", "onnx.de"),
+    ):
+        assert (tmp_path / name).read_bytes().count(b"\n") == lines, name
+    assert "bleu" in json.loads((tmp_path / "report.json").read_text())
+    assert list((tmp_path / "pictures").glob("*.png"))
+    assert_mentions((tmp_path / "serve.log").read_text(), "first", "en to de", port)
+
+
+def end_server(pid: Path) -> None:
+    """Kill the server of the walk if an error has left it."""
+    if pid.exists():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_the_example_of_graphs_runs() -> None:
+    command = [sys.executable, str(ROOT / "examples/graphs.py")]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    figures = re.findall(r"(?:the same to|largest difference) (\S+)", result.stdout)
+    assert len(figures) == 3
+    assert all(float(figure) < 1e-6 for figure in figures)
+
+
+def test_the_example_runs_and_draws(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples/attention.py"), "--out", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert "right 100%" in result.stdout
