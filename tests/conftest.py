@@ -38,7 +38,14 @@ settings.load_profile("edgewise")
 
 # These take the longest, and start first, so that no worker is left with one of them at the end.
 # Files that are not listed follow in the order of their names.
-SLOWEST_FILES: tuple[str, ...] = ()
+SLOWEST_FILES = (
+    *("test_serve_page.py", "test_walk.py", "test_faults.py", "test_ranks.py", "test_engines.py"),
+    *("test_reproduce_command.py", "test_compile.py", "test_translate_command.py"),
+    *("test_explain_command.py", "test_clutrr_command.py", "test_serve_load.py", "test_onnx.py"),
+    *("test_data_command.py", "test_training_compile.py", "test_serve_api.py"),
+    *("test_ctranslate2.py", "test_steps.py", "test_translator.py", "test_import_marian.py"),
+    *("test_graphs.py", "test_results.py", "test_import_opennmt.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

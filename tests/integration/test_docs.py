@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import SLOWEST_FILES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -45,3 +46,8 @@ def test_targets_that_the_documents_name_exist() -> None:
         for block in re.findall(r"```sh\n(.*?)```", document.read_text(), re.DOTALL):
             for target in re.findall(r"^make ([\w-]+)", block, re.MULTILINE):
                 assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_files_that_start_first_exist() -> None:
+    names = {path.name for path in ROOT.glob("tests/*/*.py")}
+    assert set(SLOWEST_FILES) <= names
