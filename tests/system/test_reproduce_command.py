@@ -206,7 +206,7 @@ def test_stopped_and_continued_it_comes_to_the_same_report(
 ) -> None:
     chance = random.Random(7)
     stopped(scale, tmp_path, signal.SIGTERM, chance, 0.0)
-    assert list(tmp_path.glob("work/tiny/*/*/*/run/checkpoints"))  # in mid-training
+    assert len(measured(tmp_path)) < 3  # not at its end
     stopped(scale, tmp_path, signal.SIGKILL, chance)
     assert_the_same_in_the_end(scale, tmp_path, undisturbed)
 

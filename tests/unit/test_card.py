@@ -90,7 +90,7 @@ def test_scores_that_cannot_be_read_are_told(folder: Path) -> None:
     write_json(folder / "config.json", config | {"scores": [{"bleu": 1.0, "other": 2}]})
     (folder / MANIFEST).unlink()
     seal(folder, KIND, VERSION)
-    with raises(DataError, folder / "config.json", "other"):
+    with raises(DataError, folder / "config.json", "score"):
         add_score(folder, KIND, VERSION, SCORE)
 
 
