@@ -177,10 +177,10 @@ def test_scores_in_ctranslate2_equal_those_of_the_model(
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"norm": "pre", "tables": "shared"},
         {"max_distance": None, "sinusoids": True},
-        {"on_keys": False},
+        pytest.param({}, marks=pytest.mark.long),
+        pytest.param({"on_keys": False}, marks=pytest.mark.long),
     ],
 )
 def test_greedy_translations_of_ctranslate2_are_the_likeliest_tokens_of_the_model(

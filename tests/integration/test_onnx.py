@@ -134,6 +134,7 @@ def test_failures_of_the_runtime_are_told(
         OnnxEngine.load([out])
 
 
+@pytest.mark.long
 def test_large_weights_stand_in_files_of_their_own(
     vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

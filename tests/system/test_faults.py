@@ -78,10 +78,8 @@ def assert_stopped_once(said: str, number: signal.Signals, step: int) -> None:
     assert_mentions(error_lines(said)[0], number.name, f"update {step}")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_to_one_rank_ends_all_after_saving(
     number: signal.Signals, code: int, config: Path, two: Path, tmp_path: Path
 ) -> None:
@@ -178,7 +176,8 @@ def test_sigterm_to_torchrun_and_all_ranks_twice_still_saves(config: Path, tmp_p
     assert_stopped_by_sigterm(config, run, said, folder)
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_dies_ends_the_others(rank: int, config: Path, tmp_path: Path) -> None:
     run, folder = tmp_path / "run", tmp_path / "records"
     faults = Faults(rank=rank, update=5, signal=signal.SIGKILL, records=str(folder))

@@ -69,7 +69,11 @@ def assert_close(run: Path, expected: Path, tolerance: float = 1e-5) -> None:
 
 
 # (ranks, batches an update, dropout)
-SHARES = [(2, 2, 0.0), (2, 2, 0.2), (2, 3, 0.0), (2, 3, 0.2), (3, 3, 0.0), (3, 5, 0.2)]
+SHARES = [
+    *[(2, 3, 0.2), (3, 5, 0.2)],
+    *(pytest.param(*share, marks=pytest.mark.long) for share in [(2, 2, 0.0), (2, 2, 0.2)]),
+    *(pytest.param(*share, marks=pytest.mark.long) for share in [(2, 3, 0.0), (3, 3, 0.0)]),
+]
 
 
 @pytest.mark.parametrize(("size", "batches", "dropout"), SHARES)
@@ -133,7 +137,16 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("where", KILLS)
+SOME = ("the first of two, in mid-accumulation", "the last of three, in mid-epoch")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(where, marks=() if where in SOME else pytest.mark.long, id=where)
+        for where in KILLS
+    ],
+)
 def test_killed_ranks_go_on_to_the_same_bytes(
     where: str, config: Path, two: Path, three: Path, tmp_path: Path
 ) -> None:
@@ -183,7 +196,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         assert shares == [(u["step"], u["pairs"][rank::after]) for u in expected]
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
 def test_ranks_killed_at_random_moments_end_as_those_left_alone(
     kills: int, config: Path, tmp_path: Path
 ) -> None:

@@ -65,7 +65,7 @@ async def overloaded(
         return await load, memory
 
 
-@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.long)])
 def test_ten_times_the_load_is_answered_in_time_or_refused(folder: Path, seconds: int) -> None:
     options = ("--timeout", str(LIMIT), "--max-waiting", "16")
     with Server("--model", folder, *options) as server:

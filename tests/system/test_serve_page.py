@@ -16,7 +16,15 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from numpy.typing import NDArray
-from playwright.sync_api import Browser, Locator, Request, Route, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Locator,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 from served import SOURCES, Server
 from tiny_model import make_model, make_vocabulary
 
@@ -52,14 +60,12 @@ expect.set_options(timeout=20_000)
 
 
 class Visit:
-    """The page in a browser without a past, and all that goes wrong there."""
+    """The page in a tab of its own, and all that goes wrong there."""
 
-    def __init__(self, browser: Browser, server: Server, **options: Any) -> None:
+    def __init__(self, context: BrowserContext, server: Server) -> None:
         self.server, self.wrong = server, list[str]()
         self.allowed: str | None = None  # in the browser's own words for a failed request
-        self.context = browser.new_context(**options)
-        self.context.add_init_script(TOLD_VIOLATIONS)
-        self.page = self.context.new_page()
+        self.page = context.new_page()
         self.page.set_default_timeout(20_000)
         self.page.on("pageerror", lambda error: self.wrong.append(f"page: {error}"))
         self.page.on("console", lambda message: self._said(message.type, message.text))
@@ -82,7 +88,8 @@ class Visit:
         dialog.dismiss()
 
     def close(self) -> None:
-        self.context.close()
+        self.page.evaluate("localStorage.clear()")
+        self.page.close()
         assert self.wrong == []
 
     def idle(self) -> None:
@@ -175,12 +182,25 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def usual(browser: Browser) -> BrowserContext:
+    """A browser that has the files of the page in its cache after the first visit."""
+    context = browser.new_context()
+    context.add_init_script(TOLD_VIOLATIONS)
+    return context
+
+
 @pytest.fixture
-def visiting(browser: Browser) -> Iterator[Visiting]:
+def visiting(browser: Browser, usual: BrowserContext) -> Iterator[Visiting]:
     with ExitStack() as stack:
 
         def visit(server: Server, **options: Any) -> Visit:
-            visit = Visit(browser, server, **options)
+            context = usual
+            if options:
+                context = browser.new_context(**options)
+                context.add_init_script(TOLD_VIOLATIONS)
+                stack.callback(context.close)
+            visit = Visit(context, server)
             stack.callback(visit.close)
             return visit
 

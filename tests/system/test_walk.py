@@ -90,6 +90,7 @@ def test_the_example_of_graphs_runs() -> None:
     assert all(float(figure) < 1e-6 for figure in figures)
 
 
+@pytest.mark.long
 def test_the_example_runs_and_draws(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples/attention.py"), "--out", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
