@@ -4,10 +4,10 @@
 # make test-portable  the unit and integration tests under emulated CPUs and thread counts
 # make coverage       the tests with line and branch coverage
 # make lint           ruff, mypy, import-linter
-# make bench          the figures of benchmarks/results anew
+# make bench          measure the figures in benchmarks/results again (an hour)
 # make clean          remove everything that the others made
 PYTHON ?= python3
-# How many tests run at a time.
+# How many test files run at a time.
 WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/ready
@@ -46,13 +46,15 @@ MEASURED := COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(COVE
 coverage: $(READY)
 	@rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
 	@$(call run_tests,not long,$(MEASURED)); \
-	$(BIN)/coverage combine --quiet --data-file $(COVERAGE)/data $(COVERAGE) && \
-	$(BIN)/coverage report --data-file $(COVERAGE)/data --format total; exit $$status
+	$(BIN)/coverage combine --quiet --data-file $(COVERAGE)/data $(COVERAGE) || status=1; \
+	$(BIN)/coverage report --data-file $(COVERAGE)/data --show-missing --skip-covered || status=1; \
+	exit $$status
 
 test-all: $(READY) lint
-	@$(MAKE) --no-print-directory coverage; status=$$?; \
-	$(PYTEST) -m long || status=1; \
-	$(BIN)/python tests/inject_faults.py --sample 6 || status=1; exit $$status
+	@$(MAKE) --no-print-directory coverage; measured=$$?; \
+	$(call run_tests,long); \
+	$(BIN)/python tests/inject_faults.py --sample 6 || status=1; \
+	exit $$((measured || status))
 
 test-portable: $(READY)
 	$(BIN)/python tests/run_portable.py
@@ -63,7 +65,6 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# About an hour on two cores.
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_attention.py
 	$(BIN)/python benchmarks/bench_training.py

@@ -57,12 +57,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("unhooked")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def record_context(name: str) -> None:
     """Where coverage is measured, record which test runs a line (see inject_faults.py)."""
     if "coverage" in sys.modules and (coverage := sys.modules["coverage"].Coverage.current()):
-        coverage.switch_context(item.nodeid)
-    return (yield)
+        coverage.switch_context(name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    record_context(f"{item.nodeid} (setup)")  # fixtures may be those of the whole file
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    record_context(item.nodeid)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +82,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session")
-def cpp_compiler() -> None:
+def require_cpp_compiler() -> None:
     """Skip where torch.compile has no compiler for CPUs."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if shutil.which(os.environ.get("CXX", "g++")) is None or not header.exists():

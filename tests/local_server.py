@@ -19,6 +19,7 @@ from edgewise.data.tokenizer import Tokenizer
 from edgewise.decoding import DecodingSettings, Translator
 from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
 from edgewise.model.settings import ModelSettings
+from edgewise.server.app import Application
 from edgewise.server.limits import Limits
 from edgewise.server.models import Models, Served
 from edgewise.server.run import Ended, Server, bound, compute_thread
@@ -145,3 +146,10 @@ class LocalServer(Asking):
     @property
     def open_connections(self) -> int:
         return len(self._server.server_state.connections)
+
+    @property
+    def open_requests(self) -> int:
+        """How many have come and are not answered, those without a body yet included."""
+        app = self._server.config.app
+        assert isinstance(app, Application)
+        return app.open

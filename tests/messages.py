@@ -3,17 +3,28 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+
+NUMBER = re.compile(r"-?\d[\d.,]*")
 
 
 def assert_mentions(message: str, *facts: object) -> None:
     """Assert that each fact occurs in the message as a whole word, number or path.
 
-    A fact is a name, an expected or received value, a path or a flag. `5` is not found in `15` and
-    `mask` not in `masked`, so a fact must be spelled as users see it.
+    A fact is a name, an expected or received value, a path or a flag, spelled as users see it: `5`
+    is not found in `15`, `-5` or `0.5`, and `mask` not in `masked`. A number is not looked for in
+    paths that are facts, too.
     """
-    missing = [fact for fact in facts if not _pattern(str(fact)).search(message)]
+    rest = message
+    for path in sorted((str(fact) for fact in facts if isinstance(fact, Path)), reverse=True):
+        rest = rest.replace(path, " ")
+    missing = [
+        fact
+        for fact in facts
+        if not _pattern(str(fact)).search(rest if NUMBER.fullmatch(str(fact)) else message)
+    ]
     assert not missing, f"{missing} not in {message!r}"
 
 
@@ -29,6 +40,8 @@ def raises(
 
 def _pattern(fact: str) -> re.Pattern[str]:
     assert fact, "a fact must not be empty"
+    if NUMBER.fullmatch(fact):
+        return re.compile(r"(?<![\w-])(?<!\d[.,])" + re.escape(fact) + r"(?!\w|[.,]\d)")
     before = r"(?<!\w)(?<!\d\.)" if fact[0].isalnum() else ""
     after = r"(?!\w|\.\d)" if fact[-1].isalnum() else ""
     return re.compile(before + re.escape(fact) + after)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-# Nothing takes as long; a test that would hang ends after so many seconds.
+# Longer than anything that is waited for; a test that would hang fails after these seconds.
 PATIENCE = 60.0
 Value = TypeVar("Value")
 

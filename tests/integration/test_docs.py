@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SLOWEST_FILES
+from inject_faults import Fault, read_faults
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -51,3 +52,10 @@ def test_targets_that_the_documents_name_exist() -> None:
 def test_files_that_start_first_exist() -> None:
     names = {path.name for path in ROOT.glob("tests/*/*.py")}
     assert set(SLOWEST_FILES) <= names
+
+
+@pytest.mark.parametrize("fault", read_faults(), ids=lambda fault: fault.name)
+def test_a_fault_to_inject_fits_the_code(fault: Fault) -> None:
+    text = (ROOT / fault.file).read_text(encoding="utf-8")
+    assert text.count(fault.find) == 1
+    compile(fault.applied(text), fault.file, "exec")

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from waiting import PATIENCE
 
 from edgewise.data.batches import Batches
 from edgewise.data.corpus import Corpus
@@ -106,8 +107,10 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         started = Started(arguments, err, out=out)
-        code = started.code()
-        assert code is not None
+        code = started.code(2 * PATIENCE)
+        if code is None:
+            started.kill()
+        assert code is not None, started.said()
         printed = (path.read_text(encoding="utf-8") for path in (out, err))
         return subprocess.CompletedProcess(arguments, code, *printed)
 
@@ -120,7 +123,8 @@ if sys.argv[1:2] == ["serve"]:  # which is ended by a signal to its process
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({address!r})
 message = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
-socket.send_fds(connection, [message], [0, 1, 2])
+connection.sendall(message[socket.send_fds(connection, [message], [0, 1, 2]):])
+connection.shutdown(socket.SHUT_WR)
 sys.exit(int(connection.recv(16)))
 """
 
@@ -146,7 +150,14 @@ def _serve_clients(listener: socket.socket) -> None:
             connection, _ = listener.accept()
         except OSError:  # closed
             return
+        threading.Thread(target=_serve_client, args=(connection,), daemon=True).start()
+
+
+def _serve_client(connection: socket.socket) -> None:
+    with connection:
         message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+        while part := connection.recv(1 << 20):
+            message += part
         arguments, environment, folder = json.loads(message)
         process = _context.Process(
             target=_client_child,
@@ -156,8 +167,7 @@ def _serve_clients(listener: socket.socket) -> None:
         process.join()
         for stream in streams:
             os.close(stream)
-        with connection:
-            connection.sendall(str(process.exitcode).encode())
+        connection.sendall(str(process.exitcode).encode())
 
 
 def _client_child(arguments: list[str], given: "Inherited", streams: list[Any]) -> None:

@@ -17,6 +17,7 @@ from tiny_model import Command, make_model, make_vocabulary
 from waiting import wait_until
 
 from edgewise.data.vocabulary import Vocabulary
+from edgewise.server.run import Ended
 
 USAGE, BAD_DATA = 2, 65
 # A sentence takes a second or so, or longer than any test.
@@ -142,3 +143,18 @@ def test_its_port_is_taken_and_ctrl_c_ends_it(
         assert server.translated("a dog", source="fr", target="gsw")
         server.terminate(signal.SIGINT)
         assert server.code() == 130
+
+
+def test_requests_that_were_cut_off_are_counted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped:
+        def __init__(self, *arguments: object) -> None: ...
+
+        def serve_until_stopped(self) -> Ended:
+            return Ended(signal.SIGTERM, 3)
+
+    monkeypatch.setattr("edgewise.server.run.Server", Stopped)
+    result = Command(tmp_path)("serve", "--model", folder, "--port", "0", "--timeout", "2")
+    assert result.code == 0
+    assert_mentions(result.said.splitlines()[-1], 3, "2 s")

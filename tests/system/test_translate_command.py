@@ -949,7 +949,7 @@ def peak(model: Path, lines: int, folder: Path) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lines", [6_000, 100_000])
+@pytest.mark.parametrize("lines", [100_000])
 def test_memory_does_not_grow_with_the_number_of_lines(
     model: Path, tmp_path: Path, lines: int
 ) -> None:

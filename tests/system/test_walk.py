@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_the_walk_from_text_to_translation_works(short: bool, tmp_path: Path) ->
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     said = ""
     with ExitStack() as stack:
-        stack.callback(end_server, tmp_path / "server.pid")
+        stack.push(partial(end_server, tmp_path / "server.pid"))
         if short:
             path = f"{stack.enter_context(forking_program(tmp_path / 'bin'))}:{path}"
         for language, code in blocks:
@@ -74,9 +75,9 @@ def test_the_walk_from_text_to_translation_works(short: bool, tmp_path: Path) ->
     assert_mentions((tmp_path / "serve.log").read_text(), "first", "en to de", port)
 
 
-def end_server(pid: Path) -> None:
+def end_server(pid: Path, error: object, *details: object) -> None:
     """Kill the server of the walk if an error has left it."""
-    if pid.exists():
+    if error is not None and pid.exists():
         with suppress(ProcessLookupError):
             os.kill(int(pid.read_text()), signal.SIGKILL)
 

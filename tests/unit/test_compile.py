@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Inputs, assert_same
+from conftest import Inputs, assert_same, require_cpp_compiler
 from graph_inputs import GraphInputs
 from torch import Tensor
 
@@ -20,8 +20,7 @@ from edgewise import (
     relation_attention,
 )
 
-# A hooked function cannot be compiled.
-pytestmark = [pytest.mark.unhooked, pytest.mark.usefixtures("cpp_compiler")]
+pytestmark = pytest.mark.unhooked  # a hooked function cannot be compiled
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +33,8 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
+    if backend == "inductor":
+        require_cpp_compiler()
     return torch.compile(function, fullgraph=True, backend=backend)
 
 

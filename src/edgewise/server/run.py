@@ -101,7 +101,7 @@ class Server(uvicorn.Server):
         return Ended(self.signal, self.cut_off)
 
     def stop(self, number: int) -> None:
-        """Accept no more requests; a signal of this number is the reason."""
+        """Accept no more requests. number: the signal that `Ended` reports."""
         self.should_exit = self.work.draining = True
         self.signal = number
 
@@ -116,7 +116,7 @@ class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """SIGTERM and SIGINT stop the server; uvicorn would raise them again at its end."""
-        if threading.current_thread() is not threading.main_thread():  # only that one can
+        if threading.current_thread() is not threading.main_thread():  # which alone handles signals
             yield
             return
 
