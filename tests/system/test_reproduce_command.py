@@ -159,8 +159,9 @@ def test_the_same_command_again_has_nothing_to_do(scale: Path, undisturbed: Path
 
 
 def test_a_result_that_is_gone_is_measured_again_with_the_model(
-    scale: Path, undisturbed: Path
+    scale: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("edgewise.cli.grid_progress.LINE_EVERY", 0.0)
     before, report = measured(undisturbed), reports(undisturbed)
     (undisturbed / "cells/tiny/en-de/unchanged/seed1.json").unlink()
     model = undisturbed / "work/tiny/en-de/unchanged/seed1/model"
@@ -168,6 +169,8 @@ def test_a_result_that_is_gone_is_measured_again_with_the_model(
     done = command(*whole(scale, undisturbed))
     assert done.returncode == 0, done.stderr
     assert model.stat().st_mtime_ns == written
+    # Where there is no terminal, a line says now and then how far each cell is.
+    assert_mentions(done.stderr, "tiny/en-de/unchanged/seed1", "of 120")
     assert measured(undisturbed) == before
     assert reports(undisturbed) == report
 

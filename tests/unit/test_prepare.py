@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from messages import assert_mentions, raises
 
+from edgewise.data import encode
 from edgewise.data import prepare as preparing
 from edgewise.data.corpus import Corpus, token_type
 from edgewise.data.encode import BLOCK
@@ -184,10 +185,14 @@ def test_files_of_different_lengths_are_told_with_both_counts_and_nothing_is_wri
     assert names(tmp_path) == before
 
 
-def test_the_result_is_the_same_bytes_whatever_the_number_of_workers(tmp_path: Path) -> None:
-    lines = utf8(pairs(2 * BLOCK + 300))
-    lines[17] = lines[BLOCK] = (b"", b"eins")
-    lines[2 * BLOCK + 5] = (b"one", b"\xff")
+def test_the_result_is_the_same_bytes_whatever_the_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = 500  # more blocks than two workers keep waiting
+    monkeypatch.setattr(encode, "BLOCK", block)
+    lines = utf8(pairs(7 * block + 300))
+    lines[17] = lines[block] = (b"", b"eins")
+    lines[2 * block + 5] = (b"one", b"\xff")
     train, valid = [bitext(tmp_path, lines)], [bitext(tmp_path, lines[:31], "valid")]
     reports = [
         prepare(tmp_path / str(workers), train, valid, vocab=600, workers=workers)
@@ -198,8 +203,8 @@ def test_the_result_is_the_same_bytes_whatever_the_number_of_workers(tmp_path: P
     assert reports[0]["train"] == reports[1]["train"]
     assert reports[0]["train"][0]["dropped"] == {"empty": 2, "invalid UTF-8": 1}
     corpus = Corpus(tmp_path / "2")
-    kept = [pair for i, pair in enumerate(lines) if i not in (17, BLOCK, 2 * BLOCK + 5)]
-    for i in (0, 16, 17, BLOCK - 1, BLOCK, 2 * BLOCK, len(kept) - 1):
+    kept = [pair for i, pair in enumerate(lines) if i not in (17, block, 2 * block + 5)]
+    for i in (0, 16, 17, block - 1, block, 2 * block, len(kept) - 1):
         found = (corpus.vocabulary.decode(side.tolist()).encode() for side in corpus.train.pair(i))
         assert tuple(found) == kept[i]
 
