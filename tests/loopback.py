@@ -95,8 +95,8 @@ def _handler(state: Loopback) -> type[BaseHTTPRequestHandler]:
             if state.tells_length:
                 self.send_header("Content-Length", str(len(body)))
             self.send_header("ETag", state.etag(path))
+            state.starts.append(start)  # before: the client may ask again right after
             self.end_headers()
-            state.starts.append(start)
             self.send(path, body)
 
         def send(self, path: str, body: bytes) -> None:
