@@ -1,6 +1,7 @@
 """Folders that are written whole or not at all, and damage that is found."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,42 @@ def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
         (folder / "inner" / "a").write_text("one")
         assert not out.exists()
     assert everything(tmp_path / "deep") == {"out": None, "out/inner": None, "out/inner/a": b"one"}
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """What is flushed to the disk, by inode, and whether the target was there at that moment."""
+    calls: list[tuple[int, bool]] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        calls.append((os.fstat(descriptor).st_ino, Path("target").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    return calls
+
+
+def test_a_folder_is_flushed_to_the_disk_before_it_appears_and_its_parent_after(
+    tmp_path: Path, flushed: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with new_folder(Path("target")) as folder:
+        (folder / "inner").mkdir()
+        (folder / "a.bin").write_bytes(b"abc")
+        (folder / "inner" / "b.bin").write_bytes(b"def")
+    before = {inode for inode, there in flushed if not there}
+    paths = [Path("target"), *Path("target").rglob("*")]
+    assert {path.stat().st_ino for path in paths} <= before
+    assert (tmp_path.stat().st_ino, True) in flushed
+
+
+def test_a_text_is_flushed_to_the_disk_before_it_appears(
+    tmp_path: Path, flushed: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_json(Path("target"), 1)
+    assert flushed == [(Path("target").stat().st_ino, False)]
 
 
 def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path) -> None:
