@@ -5,6 +5,7 @@ What is tested with these needs no sleeps: the test decides when an answer is re
 
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,12 @@ class Asking:
         self.url = f"http://{self.host}:{self.port}"
         self.client = httpx2.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
 
+    def open(self, sent: bytes = b"") -> socket.socket:
+        """A connection on which these bytes have been sent."""
+        connection = socket.create_connection((self.host, self.port), timeout=PATIENCE)
+        connection.sendall(sent)
+        return connection
+
     def post(self, path: str, body: Mapping[str, Any], **options: Any) -> httpx2.Response:
         return self.client.post(path, json={"source": "en", "target": "de", **body}, **options)
 
@@ -95,6 +102,15 @@ class Asking:
         found = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
         assert found, name
         return float(found[1])
+
+
+def received(connection: socket.socket) -> bytes:
+    """Everything until the server closes the connection."""
+    content = b""
+    with connection:
+        while part := connection.recv(1 << 16):
+            content += part
+    return content
 
 
 class LocalServer(Asking):

@@ -38,6 +38,11 @@ def raises(
     assert_mentions(str(caught.value), *facts)
 
 
+def error_lines(said: str) -> list[str]:
+    """The error messages in what a command printed."""
+    return [line for line in said.splitlines() if line.startswith("edgewise:")]
+
+
 def _pattern(fact: str) -> re.Pattern[str]:
     assert fact, "a fact must not be empty"
     if NUMBER.fullmatch(fact):

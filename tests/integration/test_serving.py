@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx2
 import pytest
-from local_server import HeldEngine, LocalServer
+from local_server import HeldEngine, LocalServer, received
 from messages import assert_mentions
 from waiting import PATIENCE, wait_until
 
@@ -41,21 +41,6 @@ def ask(server: LocalServer, pool: ThreadPoolExecutor, text: str) -> "Future[htt
     return pool.submit(httpx2.post, f"{server.url}/translate", json=body, timeout=PATIENCE)
 
 
-def connect(server: LocalServer, sent: bytes = b"") -> socket.socket:
-    connection = socket.create_connection((server.host, server.port), timeout=PATIENCE)
-    connection.sendall(sent)
-    return connection
-
-
-def received(connection: socket.socket) -> bytes:
-    """Everything until the server closes the connection."""
-    content = b""
-    with connection:
-        while part := connection.recv(1 << 16):
-            content += part
-    return content
-
-
 def test_accepted_requests_are_answered_and_no_more_are_taken_when_it_stops(
     engine: HeldEngine, pool: ThreadPoolExecutor
 ) -> None:
@@ -64,7 +49,7 @@ def test_accepted_requests_are_answered_and_no_more_are_taken_when_it_stops(
         wait_until(lambda: server.metric("edgewise_waiting_requests") == 4)
         # A request whose body is not there yet when the server is stopped.
         body = b'{"q": "a dog", "target": "de"}'
-        late = connect(server, HEADERS + b"Content-Length: %d\r\n\r\n" % len(body))
+        late = server.open(HEADERS + b"Content-Length: %d\r\n\r\n" % len(body))
         wait_until(lambda: server.open_requests == 5)
         server.stop()
         late.sendall(body)
@@ -99,7 +84,7 @@ def test_work_is_dropped_when_its_client_is_gone(path: str, engine: HeldEngine) 
     with LocalServer({"en-de": engine}) as server:
         body = json.dumps({"q": "\n".join(SOURCES[:40]), "target": "de"}).encode()
         head = HEADERS.replace(b"/translate", path.encode())
-        client = connect(server, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        client = server.open(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         wait_until(lambda: engine.batches)
         client.close()
         wait_until(lambda: server.metric("edgewise_waiting_requests") == 0)
@@ -144,7 +129,7 @@ def test_more_connections_than_requests_may_be_open_are_refused_but_health_is_an
 ) -> None:
     engine.released.set()
     with LocalServer({"en-de": engine}, Limits(requests=2)) as server:
-        incomplete = [connect(server, HEADERS + b"Content-Length: 9\r\n\r\n{") for _ in range(2)]
+        incomplete = [server.open(HEADERS + b"Content-Length: 9\r\n\r\n{") for _ in range(2)]
         wait_until(lambda: server.open_requests == 2)
         response = server.post("/translate", {"q": SOURCES[0]})
         assert response.status_code == 503 and response.headers["retry-after"] == "1"
@@ -175,9 +160,9 @@ def test_slow_bodies_get_408_and_slow_headers_are_closed(engine: HeldEngine) -> 
     engine.released.set()
     limits = Limits(body_seconds=0.4, header_seconds=0.4)
     with LocalServer({"en-de": engine}, limits) as server:
-        slow_body = connect(server, HEADERS + b'Content-Length: 100\r\n\r\n{"q":')
-        slow_headers = connect(server, HEADERS + b"X-Slow: ")
-        silent = connect(server)
+        slow_body = server.open(HEADERS + b'Content-Length: 100\r\n\r\n{"q":')
+        slow_headers = server.open(HEADERS + b"X-Slow: ")
+        silent = server.open()
         assert server.translated("a dog") == "a dog"  # meanwhile others are answered
         answer = received(slow_body)
         assert b"HTTP/1.1 408 " in answer

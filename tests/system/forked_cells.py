@@ -5,6 +5,7 @@ the start of that process is not what a test is about, it is forked instead (`fo
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,3 +73,10 @@ def fork_cells(patch: pytest.MonkeyPatch) -> None:
     names = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
     patch.setattr(grid, "subprocess", SimpleNamespace(Popen=_start, **names))
     patch.setattr(grid, "TICK", 0.02)
+
+
+def plan(said: str) -> list[str]:
+    """The numbers in the line on all cells: finished and in all, the smaller first, jobs, time."""
+    line = next(line for line in said.splitlines() if re.search(r"\bcells?\b", line))
+    first, second, *others = re.findall(r"[\d,:]*\d", line)
+    return [*sorted((first, second), key=int), *others]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_cells import fork_cells
+from forked_cells import fork_cells, plan
 from messages import assert_mentions
 from tiny_model import PROGRAM
 from waiting import wait_until
@@ -82,13 +82,6 @@ def cells(out: Path) -> dict[str, dict[str, Any]]:
         found[str(path.relative_to(out))] = content = json.loads(path.read_text())
         del content["about"]
     return found
-
-
-def plan(said: str) -> list[str]:
-    """The numbers in the line on all cells: finished and in all, the smaller first, jobs, time."""
-    line = next(line for line in said.splitlines() if re.search(r"\bcells?\b", line))
-    first, second, *others = re.findall(r"[\d,:]*\d", line)
-    return [*sorted((first, second), key=int), *others]
 
 
 def error_line(said: str) -> str:

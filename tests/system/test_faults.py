@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from messages import assert_mentions
+from messages import assert_mentions, error_lines
 from ranked import (
     Faults,
     Ranked,
@@ -26,7 +26,7 @@ from ranked import (
 )
 from safetensors.torch import load_file
 from small_runs import BATCHES, make_corpus, metrics, write_config
-from test_kills import error_lines, logged_step, saved_step
+from test_kills import logged_step, saved_step
 from waiting import wait_until
 
 from edgewise.training.run import is_run

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import signal
 from pathlib import Path
 
@@ -51,11 +50,6 @@ def logged_step(run: Path) -> int:
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     whole = [line for line in lines if line.endswith("\n")]
     return int(json.loads(whole[-1])["step"]) if whole else 0
-
-
-def error_lines(said: str) -> list[str]:
-    """The error messages in what a command printed."""
-    return re.findall(r"^edgewise:.*", said, re.MULTILINE)
 
 
 def finish_and_compare(config: Path, run: Path, steps: int, log: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from messages import assert_mentions
+from messages import assert_mentions, error_lines
 from ranked import (
     Faults,
     Ranked,
@@ -16,7 +16,7 @@ from ranked import (
     starts,
 )
 from small_runs import BATCHES, EPOCH, make_corpus, metrics, progress, write_config
-from test_kills import error_lines, logged_step, saved_step
+from test_kills import logged_step, saved_step
 from waiting import wait_until
 
 from edgewise.checkpoint.checkpoints import STEPS as STEP

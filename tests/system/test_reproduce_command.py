@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from forked_cells import fork_cells
+from forked_cells import fork_cells, plan
 from messages import assert_mentions
 from small_runs import command as forked_command
 from tiny_model import Command
@@ -93,13 +93,6 @@ def arguments(scale: Path, out: Path, *more: str) -> list[str]:
 def whole(scale: Path, out: Path) -> list[str]:
     rows = ("--rows", "keys-and-values", "keys", "--row", str(scale.with_name("row.toml")))
     return arguments(scale, out, *rows)
-
-
-def plan(said: str) -> list[str]:
-    """The numbers in the line on all cells: finished and in all, the smaller first, then jobs."""
-    line = next(line for line in said.splitlines() if re.search(r"\bcells?\b", line))
-    first, second, *others = re.findall(r"[\d,:]*\d", line)
-    return [*sorted((first, second), key=int), *others]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from messages import assert_mentions
+from messages import assert_mentions, error_lines
 from small_runs import (
     BATCHES,
     EPOCH,
@@ -21,7 +21,6 @@ from small_runs import (
     result,
     write_config,
 )
-from test_kills import error_lines
 
 STEPS = 11
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
+from local_server import received
 from messages import assert_mentions
 from served import SOURCES, Server
 from tiny_model import make_model, make_vocabulary
@@ -317,7 +317,7 @@ def test_unknown_paths_and_methods_are_told(server: Server) -> None:
     assert_mentions(error(server.client.get("/translate"), 405), "GET /translate")
     for path in (b"/page/../api.py", b"/page/%2e%2e/api.py", b"/page//etc/passwd"):
         request = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        assert b" 404 " in received(raw(server, request)).partition(b"\r\n")[0]
+        assert b" 404 " in received(server.open(request)).partition(b"\r\n")[0]
     assert len(error(server.client.get("/" + "x" * 9000), 404)) < 600
 
 
@@ -381,34 +381,19 @@ def test_one_bad_request_disturbs_no_other(server: Server) -> None:
     assert {future.result().status_code for future in refused} == {400, 413}
 
 
-def raw(server: Server, sent: bytes) -> socket.socket:
-    connection = socket.create_connection((server.host, server.port), timeout=60)
-    connection.sendall(sent)
-    return connection
-
-
-def received(connection: socket.socket) -> bytes:
-    """All until the other side closes."""
-    content = b""
-    with connection:
-        while part := connection.recv(1 << 16):
-            content += part
-    return content
-
-
 HEADERS = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 def test_a_body_with_a_false_length_is_refused(server: Server) -> None:
-    huge = raw(server, HEADERS + b"Content-Length: 99999999999\r\n\r\n{")
+    huge = server.open(HEADERS + b"Content-Length: 99999999999\r\n\r\n{")
     assert b"HTTP/1.1 413 " in received(huge)
-    chunked = raw(server, HEADERS + b"Transfer-Encoding: chunked\r\n\r\n")
+    chunked = server.open(HEADERS + b"Transfer-Encoding: chunked\r\n\r\n")
     with chunked:
         for _ in range(20):
             chunked.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
         chunked.sendall(b"0\r\n\r\n")
         assert b"HTTP/1.1 413 " in chunked.recv(1 << 16)
-    nonsense = raw(server, b"\x00\x01\x02 nonsense\r\n\r\n")
+    nonsense = server.open(b"\x00\x01\x02 nonsense\r\n\r\n")
     assert b"400" in received(nonsense)
     assert server.translated("a dog")
 
