@@ -217,7 +217,7 @@ def test_the_loss_of_low_precision_logits_is_summed_in_single_precision() -> Non
 # An update.
 
 
-def model_of(**changes: bool) -> Transformer:
+def model_of(**changes: float) -> Transformer:
     settings = ModelSettings(
         **{"encoder_layers": 1, "decoder_layers": 2, "d_model": 12, "heads": 3, "d_ff": 20},
         **{"dropout": 0.0, "max_distance": 2, **changes},
@@ -305,6 +305,18 @@ def test_updates_are_adam_s_with_the_papers_constants() -> None:
             expected = before[name] - rate * mean / (square.sqrt() + 1e-9)
             actual = trainer.parameters[name].detach()
             torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_dropout_depends_on_seed_update_and_batch_and_on_nothing_else() -> None:
+    def loss(step: int, batches: list[Batch], seed: int = 1) -> float:
+        trainer = Trainer(model_of(dropout=0.5), TrainingSettings(device="cpu", seed=seed))
+        return trainer.update(step, batches).loss
+
+    one = [BATCHES[0]]
+    assert loss(1, one) == loss(1, one)
+    assert len({loss(1, one), loss(2, one), loss(1, one, seed=2)}) == 3
+    # The same batch twice: each time other numbers are dropped.
+    assert loss(1, one * 2) != pytest.approx(loss(1, one), rel=1e-6)
 
 
 def test_gradients_are_clipped_to_their_longest_length_and_told_as_they_were() -> None:
