@@ -53,9 +53,12 @@ class Server(Asking):
 
     def __exit__(self, *error: object) -> None:
         self.client.close()
-        if self.process.poll() is None:
+        self.process.terminate()
+        try:  # a process that is killed leaves no coverage
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
             self.process.kill()
-        self.process.wait()
+            self.process.wait()
         self._reader.join(10)
         assert "Traceback" not in "".join(self.said), "".join(self.said)
 
