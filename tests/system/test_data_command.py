@@ -8,13 +8,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from loopback import Loopback
 from messages import assert_mentions
+from waiting import wait_until
 
 from edgewise.cli.main import run
 from edgewise.data.corpus import Corpus
@@ -111,10 +111,12 @@ class Commands:
     def stop_at(self, size: int, number: int, *arguments: str) -> "subprocess.Popen[str]":
         """Start, wait for so many bytes to be here, and send a signal."""
         process = self.start(*arguments)
-        deadline = time.monotonic() + 30
-        while not self.part().exists() or self.part().stat().st_size < size:
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.005)
+
+        def is_here() -> bool:
+            assert process.poll() is None
+            return self.part().exists() and self.part().stat().st_size >= size
+
+        wait_until(is_here)
         process.send_signal(number)
         return process
 
