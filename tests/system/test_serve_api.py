@@ -398,11 +398,15 @@ def test_a_body_with_a_false_length_is_refused(server: Server) -> None:
     assert server.translated("a dog")
 
 
-def test_the_description_holds_whatever_is_sent(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [12, pytest.param(50, marks=pytest.mark.long)])
+def test_the_description_holds_whatever_is_sent(
+    server: Server, tmp_path: Path, examples: int
+) -> None:
     """schemathesis makes requests of the OpenAPI description, and many that it does not allow."""
     program = Path(sys.executable).parent / "schemathesis"
     command = [
-        *(str(program), "run", f"{server.url}/openapi.json", "--max-examples", "12"),
+        *(str(program), "run", f"{server.url}/openapi.json"),
+        *("--max-examples", str(examples)),
         *("--checks", "not_a_server_error,status_code_conformance,content_type_conformance"),
         *("--phases", "examples,coverage,fuzzing", "--seed", "1", "--no-color"),
         *("--exclude-path", "/metrics", "--request-timeout", "30"),
