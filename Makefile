@@ -1,11 +1,11 @@
 # make demo           set everything up, train two small translators, see them translate
 # make test           set everything up and run the tests
-# make test-all       the long tests as well, with coverage and a sample of injected faults
-# make test-portable  the unit and integration tests under emulated CPUs and thread counts
+# make test-all       the tests with coverage, the long tests, and a sample of injected faults
+# make test-portable  the unit and integration tests under other instruction sets, threads, locales
 # make coverage       the tests with line and branch coverage
 # make lint           ruff, mypy, import-linter
-# make bench          measure the figures in benchmarks/results again (an hour)
-# make clean          remove everything that the others made
+# make bench          run the attention, training, prepare and graph benchmarks (an hour)
+# make clean          remove .venv, build/, caches and runs/demo
 PYTHON ?= python3
 # How many test files run at a time.
 WORKERS ?= 2
@@ -24,8 +24,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/edgewise demo
 
-# A test file runs in one process, with one thread unless it says otherwise; the slowest files start
-# first (tests/conftest.py).
+# A test file runs in one process, with one thread unless the file sets another number; the slowest
+# files start first (tests/conftest.py).
 PYTEST := OMP_NUM_THREADS=1 PYTHONUTF8=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
 	--no-loadscope-reorder --durations 20
 # Unit and integration tests check the shapes in signatures, through an import hook.
@@ -72,4 +72,5 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bench_graph.py
 
 clean:
-	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist runs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache src/*.egg-info

@@ -1,7 +1,6 @@
-"""Equal text and structure, with numbers that may differ in their last digits.
+"""Compare text or JSON; computed numbers may differ in their last digits.
 
-The last digits of a computed number depend on the CPU, so what one machine has stored and another
-computes is compared like this.
+These depend on the CPU: one machine has stored a report, another one computes it again.
 """
 
 import re
@@ -26,7 +25,7 @@ def assert_same_text(actual: str, expected: str) -> None:
 
 
 def assert_same_data(actual: Any, expected: Any, path: str = "") -> None:
-    """Assert equal JSON data; floats may differ by 1e-9."""
+    """Assert equal JSON data; floats may differ by 1e-9, absolute or relative."""
     assert type(actual) is type(expected), path
     if isinstance(expected, dict):
         assert list(actual) == list(expected), path

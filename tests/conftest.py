@@ -110,7 +110,7 @@ def require_rows_alike(rows: Sequence[int], inner: Sequence[int]) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Of as many megabytes as asked for; asked again, it is made larger."""
+    """Mount a disk of the given number of megabytes; a second call resizes it."""
     disk, mounted = tmp_path / "disk", False
 
     def of_size(megabytes: int) -> Path:

@@ -1,7 +1,7 @@
 """Inject the faults of faults.toml, one at a time, and list the test that catches each.
 
 A fault changes a few lines in a copy of the project. The tests that cover these lines run until the
-first one fails; `make coverage` measures which tests those are.
+first one fails; which tests cover them is taken from the data of `make coverage`.
 
     make coverage
     .venv/bin/python tests/inject_faults.py     # all faults; exit code 1 if one is not caught
@@ -127,7 +127,8 @@ def run_until_failure(project: Path, tests: Iterable[str], folder: Path) -> str 
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, 9)
                 process.wait()
-                sys.exit(f"the tests did not end within {LIMIT_SECONDS} s; see -x --durations")
+                log.seek(0)
+                sys.exit(f"no end within {LIMIT_SECONDS} s; the last output:\n{log.read()[-2000:]}")
             log.seek(0)
             printed = log.read()
         if "Timeout (" in printed:
@@ -160,11 +161,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--coverage", type=Path, default=COVERAGE, help="data of `make coverage`")
-    parser.add_argument("--source", type=Path, default=ROOT, help="the project it was measured in")
+    parser.add_argument("--source", type=Path, default=ROOT, help="project in which coverage was measured")
     parser.add_argument("--only", help="faults with this in their names")
     parser.add_argument("--sample", type=int, help="inject this many faults, chosen at random")
-    parser.add_argument("--seed", type=int, help="seed of the sample (default: another each time)")
-    parser.add_argument("--json", type=Path, help="write the outcome of each fault there, too")
+    parser.add_argument("--seed", type=int, help="seed of the sample (default: random; printed)")
+    parser.add_argument("--json", type=Path, help="file to write the outcome of each fault to")
     arguments = parser.parse_args()
     faults = read_faults(arguments.only)
     if not faults:

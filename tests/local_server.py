@@ -27,10 +27,10 @@ from edgewise.server.run import Ended, Server, bound, compute_thread
 
 
 class HeldEngine:
-    """Translates each sentence to itself, when the test says so or after some seconds.
+    """An engine that returns each source as its translation, when the test releases the batch.
 
-    `permits.release()` lets one batch go, `released.set()` all. A batch of sentences that nobody
-    wants any more is given up.
+    `permits.release()` releases one batch, `released.set()` all. A batch that is cancelled, or that
+    has waited for `seconds`, is released as well.
     """
 
     settings = ModelSettings(d_model=16, heads=2, d_ff=8, encoder_layers=1, decoder_layers=1)
@@ -74,7 +74,7 @@ class HeldEngine:
 
 
 class Asking:
-    """What tests ask a server; languages are English and German unless others are given."""
+    """An HTTP client for tests; the default languages are English and German."""
 
     host: str
     port: int
@@ -165,7 +165,7 @@ class LocalServer(Asking):
 
     @property
     def open_requests(self) -> int:
-        """How many have come and are not answered, those without a body yet included."""
+        """Number of unanswered requests, including those whose body has not arrived."""
         app = self._server.config.app
         assert isinstance(app, Application)
         return app.open

@@ -14,8 +14,8 @@ def assert_mentions(message: str, *facts: object) -> None:
     """Assert that each fact occurs in the message as a whole word, number or path.
 
     A fact is a name, an expected or received value, a path or a flag, spelled as users see it: `5`
-    is not found in `15`, `-5` or `0.5`, and `mask` not in `masked`. A number is not looked for in
-    paths that are facts, too.
+    is not found in `15`, `-5` or `0.5`, and `mask` not in `masked`. Digits inside a
+    path that is itself a fact do not count.
     """
     rest = message
     for path in sorted((str(fact) for fact in facts if isinstance(fact, Path)), reverse=True):
@@ -39,7 +39,7 @@ def raises(
 
 
 def error_lines(said: str) -> list[str]:
-    """The error messages in what a command printed."""
+    """Return the error messages in the output of a command."""
     return [line for line in said.splitlines() if line.startswith("edgewise:")]
 
 

@@ -1,7 +1,7 @@
-"""Run the unit and integration tests under emulated CPUs, thread counts and environments.
+"""Run the unit and integration tests under other instruction sets, threads and environments.
 
-A CPU without some instructions gives results with other last digits. "elsewhere" is another locale
-and time zone, and no home directory.
+Results differ in their last digits between instruction sets. "elsewhere" is another locale and time
+zone, and no home directory.
 
     .venv/bin/python tests/run_portable.py                 # all settings
     .venv/bin/python tests/run_portable.py SSE4.1 elsewhere
