@@ -161,7 +161,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--coverage", type=Path, default=COVERAGE, help="data of `make coverage`")
-    parser.add_argument("--source", type=Path, default=ROOT, help="project in which coverage was measured")
+    parser.add_argument(
+        "--source", type=Path, default=ROOT, help="project in which coverage was measured"
+    )
     parser.add_argument("--only", help="faults with this in their names")
     parser.add_argument("--sample", type=int, help="inject this many faults, chosen at random")
     parser.add_argument("--seed", type=int, help="seed of the sample (default: random; printed)")
