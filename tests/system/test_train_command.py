@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -555,7 +556,7 @@ def test_the_run_knows_its_data_and_its_versions(config: Path, trained: Path) ->
     (start,) = about["starts"]
     assert start["step"] == 0
     assert start["edgewise"] == __version__
-    assert start["torch"] == torch.__version__
+    assert start["torch"] == version("torch")
     assert start["threads"] == 1
     assert {"python", "numpy", "sentencepiece", "safetensors", "time"} <= start.keys()
 
