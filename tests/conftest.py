@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-# The user's environment must not decide what tests see: colours, proxies, settings, the terminal's
-# width, a GPU, fonts to be cached in a home that cannot be written to. Before torch is imported.
+# Results must not depend on the user's environment: colours, proxies, settings, the width of the
+# terminal, a GPU, a home directory in which matplotlib can cache fonts. Set before importing torch.
 for _name in list(os.environ):
     if _name.startswith("EDGEWISE_") or _name.lower().endswith("_proxy"):
         del os.environ[_name]
@@ -58,14 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def record_context(name: str) -> None:
-    """Where coverage is measured, record which test runs a line (see inject_faults.py)."""
+    """Tell coverage, if it is measured, which test runs (see inject_faults.py)."""
     if "coverage" in sys.modules and (coverage := sys.modules["coverage"].Coverage.current()):
         coverage.switch_context(name)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    record_context(f"{item.nodeid} (setup)")  # fixtures may be those of the whole file
+    record_context(f"{item.nodeid} (setup)")  # a fixture may serve the whole file
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -83,15 +83,16 @@ def one_thread() -> Iterator[None]:
 
 
 def require_cpp_compiler() -> None:
-    """Skip where torch.compile has no compiler for CPUs."""
+    """Skip the test if torch.compile has no C++ compiler."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if shutil.which(os.environ.get("CXX", "g++")) is None or not header.exists():
         pytest.skip(f"torch.compile needs a C++ compiler (g++) and {header}")
 
 
 def require_rows_alike(rows: Sequence[int], inner: Sequence[int]) -> None:
-    """Skip where the bits of a row of `linear` depend on the number of rows, with the threads that
-    are set: MKL on Intel CPUs chooses its algorithm by the number of rows.
+    """Skip the test if the bits of a row of `linear` depend on the number of rows.
+
+    MKL on Intel CPUs chooses its algorithm by the number of rows and threads.
     """
     generator = torch.Generator().manual_seed(0)
     for size in inner:

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coverage import CoverageData
+from parts import PARTS
 
 ROOT = Path(__file__).parents[1]
 COVERAGE = ROOT / "build" / "coverage" / "data"
-HOOK = "--jaxtyping-packages=edgewise,beartype.beartype"
-# A fault may make a test hang: then pytest ends it, with the test's name in the stack.
+# A fault may make a test hang; then pytest prints the stack and exits.
 HANGS = ("-o", "faulthandler_timeout=180", "-o", "faulthandler_exit_on_timeout=true")
 LIMIT_SECONDS = 3600
 CAUGHT = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -110,7 +110,7 @@ def run_until_failure(project: Path, tests: Iterable[str], folder: Path) -> str 
     selected = [test for test in tests if (project / test.partition("::")[0]).exists()]
     (folder / "tests").write_text("\n".join(selected))
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
-    for options in ([HOOK, "-m", "not unhooked and not long"], ["-m", "unhooked and not long"]):
+    for options in PARTS:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         command += [*HANGS, *options]
         with (folder / "log").open("w+") as log:
@@ -151,7 +151,7 @@ def inject(fault: Fault, data: CoverageData, source: Path, project: Path, folder
         caught_by = run_until_failure(project, tests, folder) if tests else None
     finally:
         path.write_text(before, encoding="utf-8")
-    if caught_by in tests and run_until_failure(project, [caught_by], folder):
+    if caught_by and "::" in caught_by and run_until_failure(project, [caught_by], folder):
         sys.exit(f"{caught_by} fails without the fault, too")
     return Outcome(caught_by, len(tests), time.monotonic() - began)
 

@@ -1,6 +1,6 @@
-"""A server in a thread of the test's process, and an engine that waits until the test lets it go.
+"""A server in a thread of the test's process, and an engine that waits for the test.
 
-What is tested with these needs no sleeps: the test decides when an answer is ready.
+Tests with these need no sleeps: the test decides when an answer is ready.
 """
 
 import re
@@ -84,7 +84,7 @@ class Asking:
         self.client = httpx2.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
 
     def open(self, sent: bytes = b"") -> socket.socket:
-        """A connection on which these bytes have been sent."""
+        """Open a connection and send these bytes."""
         connection = socket.create_connection((self.host, self.port), timeout=PATIENCE)
         connection.sendall(sent)
         return connection
@@ -105,7 +105,7 @@ class Asking:
 
 
 def received(connection: socket.socket) -> bytes:
-    """Everything until the server closes the connection."""
+    """Read until the server closes the connection."""
     content = b""
     with connection:
         while part := connection.recv(1 << 16):
@@ -114,7 +114,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 class LocalServer(Asking):
-    """Serves translators, by name such as en-de, until the block ends."""
+    """A server of translators, by name such as en-de, that runs until the block ends."""
 
     def __init__(
         self, translators: Mapping[str, Translator | HeldEngine], limits: Limits | None = None

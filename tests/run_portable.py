@@ -15,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
+from parts import PARTS
+
 ROOT = Path(__file__).parents[1]
-HOOK = "--jaxtyping-packages=edgewise,beartype.beartype"
-NO_AVX512 = "X86_V4 AVX512_ICL AVX512_SPR"  # in NumPy's words
+NO_AVX512 = "X86_V4 AVX512_ICL AVX512_SPR"  # NumPy's names
 SETTINGS: dict[str, dict[str, str]] = {
     # Instructions of PyTorch's own loops, of oneDNN, of MKL and of NumPy; then threads.
     "AVX2": {
@@ -48,7 +49,7 @@ def run(settings: dict[str, str], workers: int) -> int:
     environment = {name: value for name, value in os.environ.items() if name != "LANG"}
     environment["OMP_WAIT_POLICY"] = "passive"  # there are more threads than cores
     codes = []
-    for options in ([HOOK, "-m", "not unhooked and not long"], ["-m", "unhooked and not long"]):
+    for options in PARTS:
         command = [
             *(sys.executable, "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile"),
             *("--no-loadscope-reorder", *options, "tests/unit", "tests/integration"),

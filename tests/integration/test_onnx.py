@@ -44,7 +44,7 @@ def vocabulary() -> Vocabulary:
     return Vocabulary.train(TEXTS, 340)
 
 
-# An export takes some ten seconds.
+# An export takes about ten seconds.
 OFTEN = ("a table for each head", "as other toolkits")
 KINDS = [
     pytest.param(mode, marks=() if mode in OFTEN else pytest.mark.long, id=mode) for mode in MODES

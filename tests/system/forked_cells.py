@@ -1,7 +1,7 @@
-"""Cells of `edgewise reproduce` in processes that have everything imported already.
+"""Cells of `edgewise reproduce` in forked processes that have already imported PyTorch.
 
-A cell's process imports PyTorch and its compiler for some seconds before it trains for one. Where
-the start of that process is not what a test is about, it is forked instead (`fork_cells`).
+The process of a cell spends seconds on importing PyTorch and its compiler, and one on training.
+`fork_cells` forks it instead, in tests that do not test the start of the process.
 """
 
 import os
@@ -27,7 +27,7 @@ class ForkedProcess:
     ) -> None:
         program, _, _, *arguments = command
         assert program == sys.executable
-        # It would end at once: the process that forks it is another than the one that asks for it.
+        # With --parent a cell ends when that process is not its parent; here the fork server is.
         at = arguments.index("--parent")
         del arguments[at : at + 2]
         self._process = _context.Process(
@@ -76,7 +76,7 @@ def fork_cells(patch: pytest.MonkeyPatch) -> None:
 
 
 def plan(said: str) -> list[str]:
-    """The numbers in the line on all cells: finished and in all, the smaller first, jobs, time."""
+    """Return the numbers of the line on all cells: finished, total, jobs and time."""
     line = next(line for line in said.splitlines() if re.search(r"\bcells?\b", line))
     first, second, *others = re.findall(r"[\d,:]*\d", line)
     return [*sorted((first, second), key=int), *others]

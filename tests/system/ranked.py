@@ -91,7 +91,7 @@ class Ranked:
                 daemon=True,
             )
             if after and rank == 0:
-                time.sleep(1)  # what is tested: that the others meet it all the same
+                time.sleep(1)  # the other ranks must wait for rank 0
             process.start()
             self.processes.append(process)
         if after:
@@ -145,7 +145,7 @@ class Torchrun:
         folder.mkdir(exist_ok=True)
         self.log = folder / "torchrun.log"
         script = ["-m", "edgewise"] if faults is None else [__file__]
-        # For the script, which imports from tests/, too.
+        # The script imports modules from tests/.
         found = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(":")]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(found)}
         if faults is not None:

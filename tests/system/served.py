@@ -54,7 +54,7 @@ class Server(Asking):
     def __exit__(self, *error: object) -> None:
         self.client.close()
         self.process.terminate()
-        try:  # a process that is killed leaves no coverage
+        try:  # a killed process does not write its coverage
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.process.kill()

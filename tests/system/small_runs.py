@@ -33,7 +33,7 @@ BATCHES, EPOCH = 3, 5
 SPEED = ("seconds", "tokens_per_second")
 
 _context = multiprocessing.get_context("forkserver")
-# Imported once: a process that is forked from there starts in no time. (Adam imports dynamo.)
+# Imported once by the fork server, so that its processes start at once. (Adam imports dynamo.)
 _context.set_forkserver_preload(
     ["pytest", "torch._dynamo", "edgewise.cli.main", "edgewise.cli.training_progress"]
 )
@@ -103,7 +103,7 @@ device = "cpu"
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end, in a process that has everything imported already."""
+    """Run a command to its end, in a forked process that has already imported PyTorch."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         started = Started(arguments, err, out=out)
@@ -115,10 +115,11 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.CompletedProcess(arguments, code, *printed)
 
 
-# A client of `forking_program`: it sends its arguments, environment and standard streams.
+# The program of `forking_program`: it sends its arguments, environment and standard streams to a
+# thread of the test, which forks a process for them.
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
-if sys.argv[1:2] == ["serve"]:  # which is ended by a signal to its process
+if sys.argv[1:2] == ["serve"]:  # signals must reach the process that serves
     os.execv({python!r}, [{python!r}, "-m", "edgewise", *sys.argv[1:]])
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({address!r})
@@ -131,9 +132,9 @@ sys.exit(int(connection.recv(16)))
 
 @contextmanager
 def forking_program(folder: Path) -> Iterator[Path]:
-    """A folder with a program `edgewise` that runs in a process with everything imported."""
+    """Write a program `edgewise` into a folder; it runs commands in forked processes."""
     with TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listener:
-        address = f"{short}/socket"  # the path of a socket must not be long
+        address = f"{short}/socket"  # the path of a socket has at most 108 bytes
         listener.bind(address)
         listener.listen()
         folder.mkdir()
@@ -182,7 +183,7 @@ def _client_child(arguments: list[str], given: "Inherited", streams: list[Any]) 
 
 
 class Started:
-    """A command in a process of its own that has everything imported already."""
+    """A command in a forked process that has already imported PyTorch."""
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class Started:
         at_batch: int = 0,
         at_rename: int = 0,
     ) -> None:
-        """log: for stderr, and for stdout unless that has a file of its own.
+        """log: file for stderr. out: file for stdout (default: `log`).
 
         With a signal, the process sends it to itself when it begins its n-th batch of training, or
         before its n-th renaming of a file or a folder.
@@ -223,12 +224,12 @@ Inherited = tuple[dict[str, str], str]
 
 
 def inherited() -> Inherited:
-    """What a child process has of its parent, for one that is forked from elsewhere."""
+    """Return environment and working directory, which a process of the fork server lacks."""
     return dict(os.environ), os.getcwd()
 
 
 def inherit(given: Inherited, out: Path | int, err: Path | int, *, append: bool = False) -> None:
-    """Be such a process, with these files or descriptors as its output."""
+    """Set environment, working directory and output of a process of the fork server."""
     environment, folder = given
     os.environ.clear()
     os.environ.update(environment)

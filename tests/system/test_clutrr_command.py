@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from forked_cells import fork_cells, plan
-from messages import assert_mentions
+from messages import assert_mentions, error_lines
 from tiny_model import PROGRAM
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 from edgewise.cli.main import run
 from edgewise.reproduction.clutrr import settings
@@ -85,8 +85,8 @@ def cells(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def error_line(said: str) -> str:
-    """The error message of a command, which has one."""
-    (line,) = [line for line in said.splitlines() if line.startswith("edgewise:")]
+    """Return the only error message in the output of a command."""
+    (line,) = error_lines(said)
     return line
 
 
@@ -276,36 +276,37 @@ def test_an_out_that_cannot_be_is_told_before_the_work(
     "number",
     [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL],
 )
-def test_whatever_ends_the_command_no_process_is_left(number: signal.Signals, data: Path) -> None:
+def test_whatever_ends_the_command_no_process_is_left(
+    number: signal.Signals, data: Path, tmp_path: Path
+) -> None:
     path = data / "data_db9b8f04" / "1.2,1.3,1.4_train.jsonl.gz"
     with gzip.open(path, "rt") as file:
         many = file.read() * 200  # so that it takes a while
     with gzip.open(path, "wt") as file:
         file.write(many)
-    arguments = ["reproduce", "clutrr", *SOME, "--data", str(data)]
+    out = tmp_path / "out"
+    arguments = ["reproduce", "clutrr", *SOME, "--data", str(data), "--out", str(out)]
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
-    folder = Path("runs/reproduction/work/clutrr/2-4/both/seed1")
     try:
-        wait_until(lambda: bool(workers(folder)))
+        wait_until(lambda: cell_processes(out))
         process.send_signal(number)
-        assert process.wait(30) == {15: 143, 2: 130, 9: -9}[number]
-        wait_until(lambda: not workers(folder))
+        assert process.wait(PATIENCE) == {15: 143, 2: 130, 9: -9}[number]
+        wait_until(lambda: not cell_processes(out))
     finally:
         process.kill()
         process.wait()
-    assert not cells(Path("runs/reproduction"))
+    assert not cells(out)
 
 
-def workers(folder: Path) -> list[str]:
-    """Processes that run the cell of a folder."""
-    wanted = str(folder.absolute()).encode(), str(folder).encode()
+def cell_processes(out: Path) -> list[str]:
+    """Return the processes that compute cells of this folder; other users may run theirs."""
     found = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             parts = line.read_bytes().split(b"\0")
         except OSError:  # it has just ended
             continue
-        if b"graph-cell" in parts and any(each in parts for each in wanted):
+        if b"graph-cell" in parts and any(part.startswith(bytes(out)) for part in parts):
             found.append(line.parent.name)
     return found
 

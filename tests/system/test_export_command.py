@@ -1,4 +1,4 @@
-"""`edgewise export ctranslate2`: what it writes, what it says, what it exits with."""
+"""`edgewise export ctranslate2`: files, messages and exit codes."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""edgewise reproduce: cells, reports, and what happens when it is stopped."""
+"""`edgewise reproduce`: cells, reports, interruption and continuation."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def forked_cells() -> Iterator[None]:
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A command in this process."""
+    """Run a command in this process."""
     with TemporaryDirectory() as folder:
         result = Command(Path(folder))(*arguments)
     return subprocess.CompletedProcess(arguments, result.code, result.out.decode(), result.said)
@@ -162,7 +162,7 @@ def test_a_result_that_is_gone_is_measured_again_with_the_model(
     done = command(*whole(scale, undisturbed))
     assert done.returncode == 0, done.stderr
     assert model.stat().st_mtime_ns == written
-    # Where there is no terminal, a line says now and then how far each cell is.
+    # Without a terminal, progress is printed as lines.
     assert_mentions(done.stderr, "tiny/en-de/unchanged/seed1", "of 120")
     assert measured(undisturbed) == before
     assert reports(undisturbed) == report
@@ -171,7 +171,7 @@ def test_a_result_that_is_gone_is_measured_again_with_the_model(
 def stopped(
     scale: Path, out: Path, sent: signal.Signals, chance: random.Random, most: float = 1.5
 ) -> None:
-    """The command with real processes, stopped some time after a cell has made an update."""
+    """Run the command with real processes; send a signal after the first update of a cell."""
     began = time.time()
     process = subprocess.Popen(
         [sys.executable, "-m", "edgewise", *whole(scale, out)], stderr=subprocess.PIPE, text=True

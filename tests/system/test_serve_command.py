@@ -1,4 +1,4 @@
-"""`edgewise serve` as a process: how it begins, and how it ends."""
+"""`edgewise serve` as a process: start, signals and shutdown."""
 
 import errno
 import os

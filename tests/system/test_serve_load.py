@@ -83,7 +83,7 @@ def test_ten_times_the_load_is_answered_in_time_or_refused(folder: Path, seconds
             else:
                 assert int(answer.headers["retry-after"]) >= 1
                 assert "try again in" in answer.json()["error"] or "no answer" in answer.text
-        # It goes on answering: in a minute more than may wait at a time.
+        # In a minute it answers more requests than may wait at once.
         assert statuses[200] > (16 if seconds >= 60 else 1)
         assert max(memory) < memory[0] + 64 * MEBIBYTE
         # And when the load is gone, all is as before.

@@ -60,7 +60,7 @@ expect.set_options(timeout=20_000)
 
 
 class Visit:
-    """The page in a tab of its own, and all that goes wrong there."""
+    """The page in a new tab, and the errors that occur there."""
 
     def __init__(self, context: BrowserContext, server: Server) -> None:
         self.server, self.wrong = server, list[str]()
@@ -184,7 +184,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def usual(browser: Browser) -> BrowserContext:
-    """A browser that has the files of the page in its cache after the first visit."""
+    """A browser context that caches the files of the page after the first visit."""
     context = browser.new_context()
     context.add_init_script(TOLD_VIOLATIONS)
     return context

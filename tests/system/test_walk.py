@@ -1,4 +1,4 @@
-"""The commands of the documents in their order, from text to a served model; and the examples."""
+"""Run the commands of the documents in order, from text to a served model, and the examples."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from small_runs import forking_program
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("training", "translation", "engines", "serving", "cluster")
-# What makes the walk short: fewer sentences and updates.
+# Fewer sentences and updates, so that the commands take seconds.
 SHORTER = {
     "--pairs 20000": "--pairs 2000",
     "head -200": "head -20",
@@ -76,7 +76,7 @@ def test_the_walk_from_text_to_translation_works(short: bool, tmp_path: Path) ->
 
 
 def end_server(pid: Path, error: object, *details: object) -> None:
-    """Kill the server of the walk if an error has left it."""
+    """Kill the server if an error has prevented the command that stops it."""
     if error is not None and pid.exists():
         with suppress(ProcessLookupError):
             os.kill(int(pid.read_text()), signal.SIGKILL)

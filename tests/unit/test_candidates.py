@@ -34,7 +34,7 @@ def test_the_best_are_those_of_the_whole_distribution(rows, vocabulary, count, e
     found = logits(rows, vocabulary, seed)
     hidden = torch.tensor(excluded, dtype=torch.int64)
     actual, wanted = found.best(count, hidden), expected(found).best(count, hidden)
-    # Tokens of equal logits may come in any order.
+    # The order of tokens with equal logits is not defined.
     assert all(len(set(row)) == len(row) for row in actual.token.tolist())
     close = {"rtol": 1e-5, "atol": 1e-5}
     values = expected(found).all(hidden).gather(1, actual.token)

@@ -38,7 +38,7 @@ def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callabl
     return torch.compile(function, fullgraph=True, backend=backend)
 
 
-# Traced and differentiated, without the seconds that a C++ compiler takes for each graph.
+# aot_eager traces and differentiates without the C++ compiler, which takes seconds per graph.
 traced_or_compiled = pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)]
 )

@@ -149,7 +149,7 @@ def test_a_server_that_falls_silent_is_asked_again(server: Loopback, client: Cli
 
 def test_a_slow_server_that_keeps_sending_is_waited_for(server: Loopback, client: Client) -> None:
     server.chunk, server.sleep = 2250, 0.03
-    client.get(timeout=3.0)  # less than it takes in all
+    client.get(timeout=3.0)  # less than the whole download takes
     assert_once(server, client)
     assert client.pauses == []
 

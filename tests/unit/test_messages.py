@@ -1,4 +1,4 @@
-"""A fact is found in a message as a whole, and nowhere else."""
+"""`assert_mentions` finds whole words, numbers and paths only."""
 
 from pathlib import Path
 

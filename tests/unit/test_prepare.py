@@ -188,7 +188,7 @@ def test_files_of_different_lengths_are_told_with_both_counts_and_nothing_is_wri
 def test_the_result_is_the_same_bytes_whatever_the_number_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block = 500  # more blocks than two workers keep waiting
+    block = 500  # small, so that there are more blocks than the queue holds
     monkeypatch.setattr(encode, "BLOCK", block)
     lines = utf8(pairs(7 * block + 300))
     lines[17] = lines[block] = (b"", b"eins")

@@ -315,7 +315,7 @@ def test_dropout_depends_on_seed_update_and_batch_and_on_nothing_else() -> None:
     one = [BATCHES[0]]
     assert loss(1, one) == loss(1, one)
     assert len({loss(1, one), loss(2, one), loss(1, one, seed=2)}) == 3
-    # The same batch twice: each time other numbers are dropped.
+    # Two equal batches in one update have different dropout masks.
     assert loss(1, one * 2) != pytest.approx(loss(1, one), rel=1e-6)
 
 

@@ -12,7 +12,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 @pytest.fixture
 def uncaught() -> Iterator[list[int]]:
-    """The signals that reach the handlers that were there before the run."""
+    """Install handlers, and return the list of signals that they receive."""
     numbers: list[int] = []
     before = {
         number: signal.signal(number, lambda received, frame: numbers.append(received))

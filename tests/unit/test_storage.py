@@ -55,7 +55,7 @@ def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
 
 @pytest.fixture
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """What is flushed to the disk, by inode, and whether the target was there at that moment."""
+    """Record each fsync: the inode, and whether the target existed at that moment."""
     calls: list[tuple[int, bool]] = []
     fsync = os.fsync
 

@@ -96,12 +96,15 @@ class Server(uvicorn.Server):
         self.signal = self.cut_off = 0
 
     def serve_until_stopped(self) -> Ended:
-        """Return when all accepted requests are answered or have taken too long."""
+        """Serve, and return when all accepted requests are answered or have timed out."""
         self.run([self.listener])
         return Ended(self.signal, self.cut_off)
 
     def stop(self, number: int) -> None:
-        """Accept no more requests. number: the signal that `Ended` reports."""
+        """Stop accepting requests.
+
+        number: signal number to return as `Ended.signal`.
+        """
         self.should_exit = self.work.draining = True
         self.signal = number
 
@@ -115,8 +118,9 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop the server; uvicorn would raise them again at its end."""
-        if threading.current_thread() is not threading.main_thread():  # which alone handles signals
+        """Stop the server on SIGTERM and SIGINT, and do not raise them again, as uvicorn does."""
+        # Python allows signal handlers in the main thread only.
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
 
