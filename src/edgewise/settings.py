@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 
 class Settings(BaseModel):
@@ -17,3 +17,11 @@ class Settings(BaseModel):
         if not isinstance(values, dict):
             return values
         return {name: None if value == "none" else value for name, value in values.items()}
+
+
+def describe_mistakes(error: ValidationError) -> str:
+    """Describe the first mistake."""
+    mistake = error.errors()[0]
+    name = ".".join(map(str, mistake["loc"]))
+    message = mistake["msg"].removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message

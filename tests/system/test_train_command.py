@@ -289,14 +289,17 @@ def test_a_folder_of_another_program_with_a_config_toml_is_left_alone(
 
 @pytest.mark.parametrize(
     "left",
-    [[".edgewise-lock"], [".edgewise-lock", "run.json"], [".edgewise-lock", ".run.json.new-7"]],
+    [[".edgewise-lock"], [".edgewise-lock", "run.json"], [".edgewise-lock", "checkpoints"]],
 )
 def test_a_folder_that_a_kill_left_before_its_configuration_was_written_is_begun(
     left: list[str], config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run").mkdir()
     for name in left:
-        (tmp_path / "run" / name).write_text("{}")
+        if name == "checkpoints":
+            (tmp_path / "run" / name).mkdir()
+        else:
+            (tmp_path / "run" / name).write_text("{}")
     accepted(capsys, "train", config, "--out", tmp_path / "run", "--training.steps", "1")
 
 
@@ -627,7 +630,7 @@ def test_average_of_too_few_or_too_many_is_refused(
 def test_average_of_no_run_or_to_an_existing_folder_is_refused(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(capsys, USAGE, "average", tmp_path, "--last", "1", "--out", tmp_path / "mean")
+    said = refused(capsys, USAGE, "average", tmp_path, "--last", "1", "--out", f"{tmp_path}-mean")
     assert_mentions(said, tmp_path, "checkpoints", "run")
     (tmp_path / "notes").write_text("mine")
     said = refused(capsys, USAGE, "average", trained, "--last", "1", "--out", tmp_path)

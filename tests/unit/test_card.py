@@ -1,20 +1,22 @@
 """Cards: data, scores with signatures, how to load; written into folders that stay whole."""
 
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from everything import everything
 from messages import raises
 
 from edgewise.checkpoint.card import Scored, add_score
-from edgewise.checkpoint.model_folder import KIND, VERSION, read_model, weights, write_model
+from edgewise.checkpoint.model_folder import read_model, weights, write_model
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
-from edgewise.storage import MANIFEST, read_json, seal, write_json
 
 SCORE = Scored("a.en", "a.de", 1234, "beam 4, length penalty 0.6", 31.25, "bleu|x", 55.5, "chrf|y")
 
@@ -51,71 +53,79 @@ def test_it_names_data_and_how_to_load(folder: Path) -> None:
 
 
 def test_scores_stand_there_with_their_signatures(folder: Path) -> None:
-    before = {path.name: path.stat().st_ino for path in folder.iterdir()}
-    add_score(folder, KIND, VERSION, SCORE)
+    add_score(folder, SCORE)
     text = card(folder)
     assert "| a.en, a.de | 1,234 | beam 4, length penalty 0.6 | 31.2 | 55.5 |" in text
     assert "By sacreBLEU: `bleu|x`, `chrf|y`." in text
     assert "train.en and train.de" in text and "None yet" not in text
-    read_model(folder)  # whole
-    # Weights are not written once more.
-    assert (folder / "model.safetensors").stat().st_ino == before["model.safetensors"]
-    assert {path.name for path in folder.iterdir()} == before.keys()
+    assert text.index("## Scores") < text.index("| 31.2 |") < text.index("## How to load it")
+    read_model(folder)
 
 
 def test_a_second_score_of_the_same_test_takes_the_place_of_the_first(folder: Path) -> None:
-    add_score(folder, KIND, VERSION, SCORE)
-    add_score(folder, KIND, VERSION, replace(SCORE, search="beam 1, length penalty 0"))
-    add_score(folder, KIND, VERSION, replace(SCORE, bleu=40.0))
+    add_score(folder, SCORE)
+    add_score(folder, replace(SCORE, search="beam 1, length penalty 0", bleu_signature="bleu|z"))
+    add_score(folder, replace(SCORE, bleu=40.0))
     rows = [line for line in card(folder).splitlines() if line.startswith("| a.en")]
     assert len(rows) == 2
     assert "| 31.2 |" in rows[0] and "beam 1" in rows[0]
     assert "| 40.0 |" in rows[1]
+    assert "By sacreBLEU: `bleu|x`, `chrf|y`, `bleu|z`." in card(folder)
 
 
-def test_a_folder_of_an_older_edgewise_gets_what_it_does_not_say(folder: Path) -> None:
-    config = read_json(folder / "config.json")
-    older = {name: config[name] for name in ("architecture", "vocabulary", "languages")}
-    write_json(folder / "config.json", older)
-    (folder / MANIFEST).unlink()
-    seal(folder, KIND, VERSION)
-    add_score(folder, KIND, VERSION, SCORE)
-    text = card(folder)
-    assert f"| parameters | {config['parameters']:,} |" in text
-    assert "Not known." in text and "| 31.2 |" in text
-
-
-def test_scores_that_cannot_be_read_are_told(folder: Path) -> None:
-    config = read_json(folder / "config.json")
-    write_json(folder / "config.json", config | {"scores": [{"bleu": 1.0, "other": 2}]})
-    (folder / MANIFEST).unlink()
-    seal(folder, KIND, VERSION)
-    with raises(DataError, folder / "config.json", "score"):
-        add_score(folder, KIND, VERSION, SCORE)
-
-
-def test_what_others_put_into_the_folder_stays_and_is_not_sealed(folder: Path) -> None:
-    (folder / "notes").mkdir()
-    (folder / "notes" / "LICENSE").write_text("mine")
+def test_only_the_card_is_changed(folder: Path) -> None:
+    (folder / ".git" / "refs" / "heads").mkdir(parents=True)
+    (folder / "models").symlink_to("tokenizer")
     (folder / "out.de").write_text("translations")
-    add_score(folder, KIND, VERSION, SCORE)
-    assert (folder / "notes" / "LICENSE").read_text() == "mine"
-    (folder / "out.de").write_text("others")
-    read_model(folder)
+    (folder / "config.json").chmod(0o640)
+    (folder / "README.md").chmod(0o660)
+    os.mkfifo(folder / "fifo")
+    before, inode = everything(folder), folder.stat().st_ino
+    add_score(folder, SCORE)
+    after = everything(folder)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed == {"README.md"}
+    assert stat.S_IMODE((folder / "README.md").stat().st_mode) == 0o660
+    assert folder.stat().st_ino == inode
 
 
-def test_a_damaged_folder_gets_no_score(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
-    with raises(DataError, folder, "damaged", "model.safetensors"):
-        add_score(folder, KIND, VERSION, SCORE)
-    assert "None yet" in card(folder)
+def test_what_people_have_written_into_the_card_stays(folder: Path) -> None:
+    path = folder / "README.md"
+    mine = "---\nlicense: apache-2.0\n---\n"
+    note = "Better than the last one."
+    path.write_text(mine + card(folder).replace("None yet", f"{note}\n\nNone yet"))
+    add_score(folder, SCORE)
+    add_score(folder, replace(SCORE, bleu=40.0))
+    text = card(folder)
+    assert text.startswith(mine)
+    assert text.count(note) == 1 and text.count("| a.en, a.de |") == 1
+    assert text.index("| 40.0 |") < text.index(note) < text.index("## How to load it")
 
 
-def test_a_disk_without_links_gets_copies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
-        raise OSError("no links here")
-
-    monkeypatch.setattr("os.link", refused)
-    add_score(folder, KIND, VERSION, SCORE)
-    read_model(folder)
+def test_a_card_without_the_section_gets_one(folder: Path) -> None:
+    for text in ("", "# Mine\n\nA model.\n"):
+        (folder / "README.md").write_text(text)
+        add_score(folder, SCORE)
+        assert card(folder).startswith(text or "## Scores\n")
+        assert "\n\n| test set |" in card(folder) and "| 31.2 |" in card(folder)
+    (folder / "README.md").unlink()
+    add_score(folder, SCORE)
     assert "| 31.2 |" in card(folder)
+
+
+def test_the_table_survives_a_bar_in_a_name(folder: Path) -> None:
+    for bleu in (1.0, 2.0):
+        add_score(folder, replace(SCORE, source="a|b\nc.en", bleu=bleu))
+    rows = [line for line in card(folder).splitlines() if "b c.en" in line]
+    assert rows == [r"| a\|b c.en, a.de | 1,234 | beam 4, length penalty 0.6 | 2.0 | 55.5 |"]
+
+
+def test_a_card_that_is_no_text_is_left(folder: Path) -> None:
+    (folder / "README.md").write_bytes(b"\xff")
+    with raises(DataError, folder / "README.md", "UTF-8"):
+        add_score(folder, SCORE)
+    assert (folder / "README.md").read_bytes() == b"\xff"
+    (folder / "README.md").unlink()
+    os.mkfifo(folder / "README.md")
+    with raises(DataError, folder / "README.md", "FIFO"):
+        add_score(folder, SCORE)

@@ -260,21 +260,32 @@ def test_a_ready_corpus_is_left_alone(server: Loopback, mirror: Path, tmp_path: 
     assert server.requests == []
 
 
-def test_a_kept_file_that_was_cut_is_fetched_again(server: Loopback, tmp_path: Path) -> None:
+def test_a_kept_file_that_is_another_one_is_named_and_left(
+    server: Loopback, tmp_path: Path
+) -> None:
     kept = tmp_path / "downloads" / "wmt10" / "giga.tar"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(CONTENTS["wmt10/giga.tar"][:-1])
+    with raises(DataError, kept, *GIGA.hashes, "remove"):
+        fetch(EN_FR, tmp_path, mirror=server.address)
+    assert kept.read_bytes() == CONTENTS["wmt10/giga.tar"][:-1]
+    kept.unlink()
     fetch(EN_FR, tmp_path, mirror=server.address)
     assert kept.read_bytes() == CONTENTS["wmt10/giga.tar"]
 
 
-def test_what_a_killed_process_left_is_cleared(mirror: Path, tmp_path: Path) -> None:
+def test_a_file_without_that_of_the_other_language_is_named_and_left(
+    mirror: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "cache" / "en-fr"
     out.mkdir(parents=True)
-    (out / ".train.e.en.gz.new-123").write_bytes(b"half")
-    (out / "train.e.en.gz").write_bytes(gzip.compress(b"one side only"))
+    path = out / "train.e.en.gz"
+    path.write_bytes(gzip.compress(b"mine"))
+    with raises(SettingError, path):
+        fetch(EN_FR, tmp_path / "cache", mirror=str(mirror))
+    assert texts(out) == {"train.e.en.gz": b"mine"}
+    path.unlink()
     fetch(EN_FR, tmp_path / "cache", mirror=str(mirror))
-    assert texts(out)["train.e.en.gz"] == ENGLISH
     assert len(texts(out)) == 4
 
 
@@ -358,7 +369,7 @@ def test_sides_must_have_as_many_lines_as_each_other(mirror: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("change", [lambda kept: kept[:-1] + b"!", lambda kept: kept[:99]])
-def test_a_kept_file_that_has_changed_is_fetched_anew(
+def test_a_kept_file_that_has_changed_is_not_used_and_left(
     mirror: Path, tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
     kept = tmp_path / "cache" / "downloads" / EUROPARL.path
@@ -367,7 +378,7 @@ def test_a_kept_file_that_has_changed_is_fetched_anew(
     wanted = one(members(EUROPARL, en="training/e.de-en.en", de="training/e.de-en.de"))
     fetch(wanted, tmp_path / "cache", mirror=str(mirror))
     assert set(texts(tmp_path / "cache" / "one").values()) == {ENGLISH, GERMAN + b"\n"}
-    assert not kept.exists()
+    assert kept.read_bytes() == change(CONTENTS[EUROPARL.path])
 
 
 def test_two_processes_do_not_fetch_into_one_folder(mirror: Path, tmp_path: Path) -> None:

@@ -1,17 +1,22 @@
 """Model folders and checkpoints: what is written comes back, and damage is told by name."""
 
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from everything import everything
 from messages import assert_mentions, raises
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgewise.checkpoint import checkpoints as storing
+from edgewise.checkpoint import model_folder as storing_model
 from edgewise.checkpoint.average import average
 from edgewise.checkpoint.checkpoints import Checkpoints
 from edgewise.checkpoint.model_folder import (
@@ -24,10 +29,12 @@ from edgewise.checkpoint.model_folder import (
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError, SettingError
+from edgewise.model import transformer
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
 from edgewise.storage import MANIFEST, read_json, seal, write_json
+from edgewise.storage.manifest import EDITABLE
 
 SETTINGS = ModelSettings(
     **{"encoder_layers": 1, "decoder_layers": 2, "d_model": 12, "heads": 3, "d_ff": 20},
@@ -133,7 +140,7 @@ def test_the_card_tells_what_the_model_is(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [name for name in FILES if name not in EDITABLE])
 def test_damage_to_any_file_is_told_by_its_name(name: str, damage: str, folder: Path) -> None:
     DAMAGES[damage](folder / name)
     with pytest.raises(DataError) as caught:
@@ -167,11 +174,116 @@ def test_weights_that_are_not_the_model_s_are_refused_by_name(
         del tensors[name]
         facts = (name, "missing", "[20, 12]")
     else:
-        tensors["decoder.9.weight"] = torch.zeros(2, 3)
-        facts = ("decoder.9.weight", "[2, 3]", "missing")
+        tensors["decoder.1.weight"] = torch.zeros(2, 3)
+        facts = ("decoder.1.weight", "[2, 3]", "missing")
     write_model(tmp_path / "model", tensors, SETTINGS, vocabulary, {})
     with raises(DataError, *facts):
         load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.float64])
+def test_weights_of_another_type_are_refused(
+    dtype: torch.dtype, model: Transformer, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    tensors = weights(model)
+    name = "decoder.1.feed_forward.inner.weight"
+    # The same bits, as far as the type has as many: as a damaged header would have it.
+    same_size = dtype == torch.int32
+    tensors[name] = tensors[name].view(dtype) if same_size else tensors[name].to(dtype)
+    write_model(tmp_path / "model", tensors, SETTINGS, vocabulary, {})
+    with raises(DataError, tmp_path / "model" / "model.safetensors", name, "F32"):
+        load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *(("encoder_layers", 10**9), ("decoder_layers", 999), ("d_model", 10**9), ("d_ff", 10**12)),
+        *(("max_distance", 10**9), ("d_model", 60000), ("d_ff", 10**6), ("max_distance", 10**6)),
+        *(("heads", 10**9), ("norm_epsilon", 1e400)),
+    ],
+)
+def test_settings_are_compared_with_the_weights_before_anything_is_built(
+    setting: str, value: float, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_config(folder, lambda config: config["architecture"].update({setting: value}))
+
+    layer = transformer.EncoderLayer
+
+    def without_memory(settings: ModelSettings) -> nn.Module:
+        assert torch.get_default_device().type == "meta"
+        return layer(settings)
+
+    monkeypatch.setattr(transformer, "EncoderLayer", without_memory)
+    with raises(DataError, folder) as caught:
+        load_model(folder)
+    assert "pydantic" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+CONFIGS: list[Any] = [None, [], 5, {}, {"vocabulary": 3}, {"architecture": 7, "vocabulary": {}}]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_configuration_of_another_form_is_refused(folder: Path, config: Any) -> None:
+    write_json(folder / "config.json", config)
+    (folder / MANIFEST).unlink()
+    seal(folder, "model", 1)
+    with raises(DataError, folder / "config.json") as caught:
+        load_model(folder)
+    assert "NoneType" not in str(caught.value) and "subscriptable" not in str(caught.value)
+
+
+def change_config(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change config.json, and make the manifest agree with it."""
+    config = read_json(folder / "config.json")
+    change(config)
+    write_json(folder / "config.json", config)
+    (folder / MANIFEST).unlink()
+    seal(folder, "model", 1)
+
+
+def test_a_number_with_too_many_digits_is_refused(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace('"heads": 3', f'"heads": {"3" * 5000}'))
+    (folder / MANIFEST).unlink()
+    seal(folder, "model", 1)
+    with raises(DataError, path, "digits") as caught:
+        load_model(folder)
+    assert "sys." not in str(caught.value)
+
+
+def test_a_manifest_that_lists_no_files_does_not_load(folder: Path) -> None:
+    write_json(folder / MANIFEST, {"kind": "model", "version": 1, "files": {}})
+    with raises(DataError, folder, MANIFEST, "config.json"):
+        load_model(folder)
+
+
+def test_weights_that_are_replaced_while_they_are_read_are_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = storing_model.load_tensors
+
+    def replaced(path: Path) -> dict[str, Tensor]:
+        found = load(path)
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
+        return found
+
+    monkeypatch.setattr(storing_model, "load_tensors", replaced)
+    with raises(DataError, folder / "model.safetensors", "changed"):
+        load_model(folder)
+
+
+def test_a_model_folder_may_have_a_subfolder_called_last(folder: Path) -> None:
+    (folder / "last").mkdir()
+    load_model(folder)
+
+
+@pytest.mark.parametrize("name", sorted(EDITABLE))
+def test_editing_the_card_or_the_generation_settings_is_no_damage(folder: Path, name: str) -> None:
+    (folder / name).write_text((folder / name).read_text() + "\n \n")
+    load_model(folder)
 
 
 def test_a_folder_that_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -379,24 +491,46 @@ def test_what_was_just_saved_stays_though_a_damaged_one_is_newer(run: Run) -> No
 
 
 LEFT = {
-    "a checkpoint that is written again": ".step-00000006.new-99",
-    "another checkpoint": ".step-00000005.new-99",
-    "a checkpoint that was being removed": ".step-00000002.old-99",
-    "a best model that was being removed": ".best-00000002.old-99",
-    "a best model that was being written": ".best-00000005.new-99",
+    "a checkpoint that was being written": "with new_folder(step): die()",
+    "a checkpoint that is written again": "with new_folder(other): die()",
+    "a checkpoint that was being removed": "shutil.rmtree = die; remove(other)",
+    "a state that was being removed": "shutil.rmtree = die; remove(other / 'state')",
 }
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_what_a_killed_process_left_is_ignored_and_removed(left: str, run: Run) -> None:
-    run.save(4)
-    shutil.copytree(run.step(4), run.path / "checkpoints" / LEFT[left])
-    assert run.checkpoints.steps() == [4]
+def test_what_a_killed_process_left_is_ignored_and_removed(
+    left: str, run: Run, tmp_path: Path
+) -> None:
+    run.save(2, 4)
+    code = f"""
+import os, shutil, signal
+from pathlib import Path
+from edgewise.storage import new_folder, remove
+def die(*arguments, **options): os.kill(os.getpid(), signal.SIGKILL)
+step, other = Path({str(run.step(5))!r}), Path({str(run.step(2))!r})
+{LEFT[left]}
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert run.checkpoints.steps() in ([2, 4], [4])
     saved = run.load()
     assert saved is not None and saved.step == 4
-    assert average(run.path, 1, run.path / "mean") == [4]
+    assert average(run.path, 1, tmp_path / "mean") == [4]
+    mine = run.path / "checkpoints" / ".step-00000004.old-backup"
+    shutil.copytree(run.step(4), mine)
     Checkpoints(run.path, SETTINGS, run.vocabulary)  # of the next process
-    assert run.names_of("*") == ["step-00000004"]
+    hidden = [path.name for path in (run.path / "checkpoints").rglob(".*")]
+    assert hidden == [mine.name]
+
+
+def test_the_mean_is_not_written_into_the_run(run: Run) -> None:
+    run.save(2, 4)
+    before = everything(run.path)
+    for out in ("last", "mean", "checkpoints/step-00000002/model", "../run/last"):
+        with raises(SettingError, "--out", run.path, run.path / out):
+            average(run.path, 1, run.path / out, overwrite=True)
+    assert everything(run.path) == before
 
 
 def test_a_folder_of_another_name_is_no_checkpoint(run: Run) -> None:

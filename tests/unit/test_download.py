@@ -13,7 +13,7 @@ from messages import assert_mentions, raises
 
 from edgewise.data.catalogue import File
 from edgewise.data.download import RETRIES, MissingError, Patience, download
-from edgewise.errors import DataError
+from edgewise.errors import DataError, SettingError
 
 CONTENT = random.Random(1).randbytes(300_007)
 OTHER = random.Random(2).randbytes(len(CONTENT))
@@ -328,14 +328,30 @@ def test_a_part_from_another_address_is_not_gone_on_with(server: Loopback, clien
     assert server.sent["b.bin"] == len(CONTENT)
 
 
-@pytest.mark.parametrize("note", ["", "[]", '{"address": 1}', None])
-def test_a_part_without_its_note_is_not_gone_on_with(
-    server: Loopback, client: Client, note: str | None
+@pytest.mark.parametrize("note", ["", "[]", '{"address": 1}'])
+def test_a_part_with_a_damaged_note_is_not_gone_on_with(
+    server: Loopback, client: Client, note: str
 ) -> None:
     client.target.parent.mkdir()
     client.part.write_bytes(OTHER[:1000])
-    if note is not None:
-        client.part.with_name("a.bin.part.json").write_text(note)
+    client.part.with_name("a.bin.part.json").write_text(note)
+    client.get()
+    assert_once(server, client)
+
+
+def test_a_file_in_the_place_of_a_part_is_named_and_left(client: Client) -> None:
+    client.target.parent.mkdir()
+    client.part.write_bytes(OTHER[:1000])
+    with raises(SettingError, client.part):
+        client.get()
+    assert client.part.read_bytes() == OTHER[:1000]
+
+
+def test_a_part_that_a_kill_left_before_its_note_is_begun_again(
+    server: Loopback, client: Client
+) -> None:
+    client.target.parent.mkdir()
+    client.part.write_bytes(b"")
     client.get()
     assert_once(server, client)
 

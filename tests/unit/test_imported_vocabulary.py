@@ -11,6 +11,7 @@ from edgewise.data.imported_vocabulary import ImportedVocabulary
 from edgewise.data.tokenizer import Tokenizer, load_tokenizer
 from edgewise.data.vocabulary import UNKNOWN, Vocabulary
 from edgewise.errors import DataError
+from edgewise.storage import MANIFEST, SealedFolder, open_sealed, seal
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 LINES = ["the old man sleeps .", "a man reads the old book .", "old books sleep ."] * 3
@@ -86,12 +87,18 @@ def test_a_language_before_the_text_is_one_token() -> None:
     assert len(found) > len(text) + 1
 
 
+def sealed(folder: Path) -> SealedFolder:
+    (folder / MANIFEST).unlink(missing_ok=True)
+    seal(folder, "model", 1)
+    return open_sealed(folder, "model", 1)
+
+
 def test_it_survives_its_folder(tmp_path: Path) -> None:
     model = spm()
     vocabulary = ImportedVocabulary(model, model, [*SPECIAL, *pieces_of(model)], source_only=[5])
     (tmp_path / "tokenizer").mkdir()
     vocabulary.write(tmp_path / "tokenizer")
-    again = load_tokenizer(tmp_path)
+    again = load_tokenizer(sealed(tmp_path))
     assert isinstance(again, ImportedVocabulary) and isinstance(again, Tokenizer)
     assert again.digest == vocabulary.digest and again.excluded == vocabulary.excluded
     assert again.encode(LINES) == vocabulary.encode(LINES)
@@ -117,10 +124,10 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
     ImportedVocabulary(model, model, [*SPECIAL, *pieces_of(model)]).write(folder)
     (folder / "target.model").write_bytes(b"no model")
     with raises(DataError, folder, "damaged"):
-        load_tokenizer(tmp_path)
+        load_tokenizer(sealed(tmp_path))
     (folder / "target.model").unlink()
-    with raises(DataError, folder, folder / "target.model"):
-        load_tokenizer(tmp_path)
+    with raises(DataError, tmp_path, "tokenizer/target.model"):
+        load_tokenizer(sealed(tmp_path))
     (folder / "pieces.json").write_text("[]")
-    with raises(DataError, folder):
-        load_tokenizer(tmp_path)
+    with raises(DataError, folder / "pieces.json"):
+        load_tokenizer(sealed(tmp_path))

@@ -11,12 +11,17 @@ from edgewise.checkpoint.model_folder import (
     write_model,
 )
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import new_folder, require_free
+from edgewise.storage import new_folder, require_free_folder, resolved
 
 
 def average(run: Path, last: int, out: Path, *, overwrite: bool = False) -> list[int]:
     """Write the mean of a run's last models as a model folder; the steps that went into it."""
-    require_free(out, KIND, overwrite=overwrite)
+    if resolved(out).is_relative_to(resolved(run)):
+        raise SettingError(
+            f"--out must not be in the run that is averaged, {run}, which goes on from what is "
+            f"there; got {out}"
+        )
+    require_free_folder(out, KIND, overwrite=overwrite)
     paths = sorted((run / "checkpoints").glob(f"{STEPS}/model"))
     if not paths:
         raise SettingError(f"{run} has no checkpoints: it must be the folder of a training run")

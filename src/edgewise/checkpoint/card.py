@@ -1,21 +1,23 @@
 """The model card: what a model is, what it was trained on, how well it does, how to load it.
 
-All that it says stands in the folder's config.json; the card is written anew from there.
+It is written with the folder; afterwards people may edit it, and scores are added to it.
 """
 
-import os
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
-
 from edgewise.errors import DataError
-from edgewise.storage import MANIFEST, check, new_folder, read_json, seal, write_json
+from edgewise.storage import read_regular, write_json, write_text
 
 CARD, CONFIG = "README.md", "config.json"
+LARGEST_CARD = 16 << 20
+SCORES = "## Scores"
+HEADER = ("| test set | sentences | search | BLEU | chrF |", "|---|---|---|---|---|")
+SIGNATURES = "By sacreBLEU:"
+NO_SCORES = "None yet: `edgewise evaluate … --card` writes them here."
 
 _CARD = """# A translation model{languages}
 
@@ -29,16 +31,17 @@ Encoder and decoder with {positions}; a model folder of edgewise
 
 {data}
 
-## Scores
-
 {scores}
+
+{no_scores}
 
 ## How to load it
 
 {load}
 
-`config.json` has the architecture and all that stands here, `tokenizer/` the sentencepiece model,
-`manifest.json` the hash of each file. Nothing here is code.
+`config.json` has the architecture, `tokenizer/` the sentencepiece model, `manifest.json` the hash
+of each file but for this one and `generation_config.json`, which may be edited. Nothing here is
+code.
 """
 
 # By the engine that runs such a folder.
@@ -85,11 +88,6 @@ class Scored:
     chrf: float
     chrf_signature: str
 
-    @property
-    def test(self) -> tuple[object, ...]:
-        """What was asked for: a second answer takes the place of the first."""
-        return self.source, self.reference, self.sentences, self.search
-
 
 def write_card(folder: Path, config: Mapping[str, Any]) -> None:
     """Write config.json and the card."""
@@ -107,52 +105,67 @@ def write_card(folder: Path, config: Mapping[str, Any]) -> None:
         positions=_positions(settings),
         rows="".join(f"| {name} | {value} |\n" for name, value in facts.items()),
         data="\n".join(f"- {part}" for part in config["data"]) or "Not known.",
-        scores=_table([Scored(**each) for each in config["scores"]]),
+        scores=SCORES,
+        no_scores=NO_SCORES,
         load=_LOAD[config["engine"]],
     )
     write_json(folder / CONFIG, config)
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
-def add_score(folder: Path, kind: str, version: int, score: Scored) -> None:
-    """Put a score into a folder's card, in place of an older one of the same test."""
-    check(folder, kind, version)
-    config = _completed(read_json(folder / CONFIG), folder)
-    try:
-        others = [each for each in config["scores"] if Scored(**each).test != score.test]
-    except TypeError as error:
-        raise DataError(f"{folder / CONFIG}: a score cannot be read: {error}") from None
-    sealed = {Path(name) for name in read_json(folder / MANIFEST)["files"]}
-    there = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
-    written = {Path(CARD), Path(CONFIG), Path(MANIFEST)}
-    with new_folder(folder) as new:
-        for name in sealed - written:
-            _link(folder / name, new / name)
-        write_card(new, config | {"scores": [*others, asdict(score)]})
-        seal(new, kind, version)
-        for name in there - sealed - written:  # what others put there stays
-            _link(folder / name, new / name)
+def add_score(folder: Path, score: Scored) -> None:
+    """Put a score into the card of a folder, in place of an older one of the same test.
+
+    Nothing else in the card, which people may have edited, and no other file is changed.
+    """
+    path = folder / CARD
+    text = ""
+    if path.exists():
+        try:
+            text = read_regular(path, LARGEST_CARD).decode()
+        except UnicodeDecodeError:
+            raise DataError(f"{path} must be UTF-8 text") from None
+    write_text(path, with_score(text, score))
 
 
-def _completed(config: Any, folder: Path) -> dict[str, Any]:
-    """With what folders of an older edgewise do not say."""
-    if not isinstance(config, dict):
-        raise DataError(f"{folder / CONFIG} must hold settings by name")
-    found: dict[str, Any] = {"languages": None, "about": {}, "data": [], "scores": []}
-    found["engine"] = "edgewise"
-    if "parameters" not in config:
-        tensors = load_file(folder / "model.safetensors")
-        found["parameters"] = sum(tensor.numel() for tensor in tensors.values())
-    return found | config
+def with_score(card: str, score: Scored) -> str:
+    """Return a card with one more row in the table of its section Scores, which is made if needed.
+
+    What else people have written into that section stays, after the table.
+    """
+    begin = card.find(f"{SCORES}\n")
+    if begin < 0:
+        card = f"{card.rstrip()}\n\n{SCORES}\n".lstrip()
+        begin = card.rfind(SCORES)
+    begin += len(SCORES) + 1
+    end = card.find("\n## ", begin)
+    section, rest = (card[begin:], "") if end < 0 else (card[begin:end], card[end:])
+    rows, signatures, others = list[str](), list[str](), list[str]()
+    for line in section.splitlines():
+        if line.startswith("|"):
+            rows.append(line)
+        elif line.startswith(SIGNATURES):
+            signatures = line.removeprefix(SIGNATURES).strip().rstrip(".").split(", ")
+        elif line != NO_SCORES:
+            others.append(line)
+    new = _row(score)
+    rows = [row for row in rows[len(HEADER) :] if _cells(row)[:3] != _cells(new)[:3]]
+    signatures += [f"`{score.bleu_signature}`", f"`{score.chrf_signature}`"]
+    table = [*HEADER, *rows, new, "", f"{SIGNATURES} {', '.join(dict.fromkeys(signatures))}."]
+    text = "\n".join(others).strip("\n")
+    return card[:begin] + "\n".join(["", *table, *(["", text] if text else []), ""]) + rest
 
 
-def _link(path: Path, new: Path) -> None:
-    """The same file once more, without a second copy where the disk can do that."""
-    new.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(path, new)
-    except OSError:
-        shutil.copyfile(path, new)
+def _row(score: Scored) -> str:
+    test, search = (
+        re.sub(r"\s", " ", text).replace("|", r"\|")
+        for text in (f"{score.source}, {score.reference}", score.search)
+    )
+    return f"| {test} | {score.sentences:,} | {search} | {score.bleu:.1f} | {score.chrf:.1f} |"
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row)][1:]
 
 
 def _positions(settings: Mapping[str, Any]) -> str:
@@ -162,20 +175,3 @@ def _positions(settings: Mapping[str, Any]) -> str:
     if settings["sinusoids"]:
         kinds.append("sinusoids")
     return " and ".join(kinds) or "no positions"
-
-
-def _table(scores: Sequence[Scored]) -> str:
-    if not scores:
-        return "None yet: `edgewise evaluate … --card` writes them here."
-    lines = ["| test set | sentences | search | BLEU | chrF |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {each.source}, {each.reference} | {each.sentences:,} | {each.search} | {each.bleu:.1f} "
-        f"| {each.chrf:.1f} |"
-        for each in scores
-    ]
-    signatures = dict.fromkeys(
-        f"`{signature}`"
-        for each in scores
-        for signature in (each.bleu_signature, each.chrf_signature)
-    )
-    return "\n".join([*lines, "", f"By sacreBLEU: {', '.join(signatures)}."])

@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from edgewise.checkpoint.model_folder import read_model, write_model
-from edgewise.checkpoint.tensors import save_tensors
+from edgewise.checkpoint.tensors import load_tensors, save_tensors
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError, EdgewiseError
 from edgewise.model.settings import ModelSettings
 from edgewise.storage import (
-    check,
     new_folder,
+    open_sealed,
     read_json,
+    recover,
     remove,
+    replacing,
     seal,
-    sweep,
     write_json,
 )
 
@@ -66,7 +66,7 @@ class Checkpoints:
         self.settings, self.vocabulary = settings, vocabulary
         self.languages, self.data = languages, data
         for left in (self.folder, *self.folder.glob("*")):
-            sweep(left)
+            recover(left)
         self._remove_passed()  # had the process been killed just before
 
     def save(
@@ -154,10 +154,13 @@ class Checkpoints:
         weights, _, vocabulary = read_model(path / "model")
         if vocabulary.digest != self.vocabulary.digest:
             raise DataError(f"the vocabulary of {path / 'model'} is not that of the corpus")
-        check(path / "state", KIND, VERSION)
-        progress = read_json(path / "state" / "progress.json")
+        state = open_sealed(path / "state", KIND, VERSION)
+        progress = state.json("progress.json")
+        if not isinstance(progress, dict):
+            raise DataError(f"{path / 'state' / 'progress.json'} is damaged: it is no object")
         progress.pop(IN_BETWEEN, None)
-        optimizer = load_file(path / "state" / "optimizer.safetensors")
+        optimizer = load_tensors(state.file("optimizer.safetensors"))
+        state.require_unchanged()
         return Saved(step, weights, optimizer, progress)
 
     def _remove_passed(self) -> None:
@@ -179,7 +182,5 @@ class Checkpoints:
 
 def _link(link: Path, target: Path) -> None:
     """Point a link at a folder, by one rename; relative, so that a run can be moved."""
-    temporary = link.with_name(f".{link.name}.new")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target.relative_to(link.parent), target_is_directory=True)
-    temporary.replace(link)
+    with replacing(link) as new:
+        new.symlink_to(target.relative_to(link.parent), target_is_directory=True)

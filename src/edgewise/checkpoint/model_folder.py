@@ -6,19 +6,25 @@ from pathlib import Path
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from edgewise.checkpoint.card import write_card
-from edgewise.checkpoint.tensors import save_tensors
+from edgewise.checkpoint.tensors import (
+    load_tensors,
+    require_shapes,
+    require_tensors,
+    save_tensors,
+    tensor_names,
+)
 from edgewise.data.tokenizer import Tokenizer, load_tokenizer
 from edgewise.errors import DataError, SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.model.transformer import Transformer
-from edgewise.storage import check, new_folder, read_json, seal, write_json
+from edgewise.model.transformer import Transformer, parameter_shapes
+from edgewise.settings import describe_mistakes
+from edgewise.storage import MANIFEST, new_folder, open_sealed, read_json, seal, write_json
 
 KIND, VERSION = "model", 1
+WEIGHTS = "model.safetensors"
 # How such a model is meant to be used: as in the paper. Any of the DecodingSettings may stand here.
 GENERATION = {"beam": 4, "length_penalty": 0.6, "extra_tokens": 50}
 
@@ -45,7 +51,7 @@ def write_model(
     """
     (folder / "tokenizer").mkdir(parents=True)
     vocabulary.write(folder / "tokenizer")
-    save_tensors(tensors, folder / "model.safetensors")
+    save_tensors(tensors, folder / WEIGHTS)
     write_json(folder / "generation_config.json", dict(generation))
     config = {
         "architecture": settings.model_dump(),
@@ -54,7 +60,6 @@ def write_model(
         "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "about": {name: str(value) for name, value in about.items()},
         "data": list(data),
-        "scores": [],
         "engine": "edgewise",
     }
     write_card(folder, config)
@@ -62,23 +67,49 @@ def write_model(
 
 
 def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Tokenizer]:
-    """The parts of a model folder, every file checked against the manifest."""
-    if (folder / "last").is_dir():
+    """Return the weights, settings and vocabulary of a model folder, all verified.
+
+    The settings are compared with the header of the weights before anything is allocated.
+    """
+    if (folder / "run.json").is_file() and (folder / "last").is_dir():
         raise SettingError(
             f"{folder} is a training run; its models are {folder / 'best'} and {folder / 'last'}"
         )
-    check(folder, KIND, VERSION)
-    config = read_json(folder / "config.json")
-    vocabulary = load_tokenizer(folder)
-    try:
-        settings = ModelSettings(**config["architecture"])
-        digest = config["vocabulary"]["sha256"]
-        tensors = load_file(folder / "model.safetensors")
-    except (KeyError, TypeError, ValidationError, SafetensorError) as error:
-        raise DataError(f"{folder} cannot be read: {error}") from None
+    sealed = open_sealed(folder, KIND, VERSION)
+    settings, digest = _architecture(sealed.json("config.json"), folder / "config.json")
+    vocabulary = load_tokenizer(sealed)
     if digest != vocabulary.digest:
         raise DataError(f"the vocabulary in {folder} is not the one the model was trained with")
+    require_parameters(folder / WEIGHTS, settings, vocabulary.size)
+    tensors = load_tensors(sealed.file(WEIGHTS))
+    sealed.require_unchanged()
     return tensors, settings, vocabulary
+
+
+def _architecture(config: object, file: Path) -> tuple[ModelSettings, object]:
+    """Return the settings of a model, and the hash of its vocabulary."""
+    vocabulary = config.get("vocabulary") if isinstance(config, dict) else None
+    if not isinstance(config, dict) or not isinstance(vocabulary, dict):
+        raise DataError(f"{file} must have the objects 'architecture' and 'vocabulary'")
+    try:
+        return ModelSettings.model_validate(config.get("architecture")), vocabulary.get("sha256")
+    except ValidationError as error:
+        raise DataError(f"{file}: {describe_mistakes(error)}") from None
+
+
+def require_parameters(weights: Path, settings: ModelSettings, vocabulary: int) -> None:
+    """Raise DataError unless a file of weights is of a model with these settings."""
+    names = tensor_names(weights)
+    for side in ("encoder", "decoder"):
+        # First, since settings may name any number of layers.
+        layers = len({name.split(".")[1] for name in names if name.startswith(f"{side}.")})
+        expected = getattr(settings, f"{side}_layers")
+        if layers != expected:
+            raise DataError(
+                f"{weights} must have {expected} layers of the {side}, as the settings say; it has "
+                f"{layers}"
+            )
+    require_tensors(weights, parameter_shapes(settings, vocabulary))
 
 
 def model_data(folder: Path) -> list[str]:
@@ -112,20 +143,18 @@ def load_model(folder: Path) -> tuple[Transformer, Tokenizer]:
 def set_weights(model: Transformer, tensors: Mapping[str, Tensor], name: str) -> None:
     """Copy the tensors into the model; DataError unless they are just its parameters."""
     parameters = dict(model.named_parameters())
-    expected = {key: list(value.shape) for key, value in parameters.items()}
-    found = {key: list(value.shape) for key, value in tensors.items()}
-    if expected != found:
-        key = next(k for k in sorted({*expected, *found}) if expected.get(k) != found.get(k))
-        raise DataError(
-            f"{name} must have the parameters of the model; {key} is "
-            f"{found.get(key, 'missing')} there and {expected.get(key, 'missing')} in the model"
-        )
+    expected, found = (
+        {key: tuple(value.shape) for key, value in each.items()} for each in (parameters, tensors)
+    )
+    require_shapes(name, found, expected)
     for key, parameter in parameters.items():
         parameter.copy_(tensors[key])
 
 
 def copy_model(folder: Path, out: Path) -> None:
     """Put a copy of a model folder at `out`, in place of what may be there."""
-    check(folder, KIND, VERSION)
+    sealed = open_sealed(folder, KIND, VERSION)
     with new_folder(out) as new:
-        shutil.copytree(folder, new, dirs_exist_ok=True)
+        for name in (*sealed.names, MANIFEST):
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, new / name)

@@ -13,6 +13,7 @@ from edgewise.data.catalogue import CORPORA, PARTS, PublicCorpus
 from edgewise.data.fetch import cache_folder, fetch, is_ready
 from edgewise.data.grammar import pairs
 from edgewise.errors import SettingError
+from edgewise.storage import output_file, require_free_files
 
 Folder = Annotated[Path | None, Parameter(name="--dir")]
 Part = Literal["train", "valid", "test"]
@@ -138,26 +139,20 @@ def generate(
     overwrite
         Replace the files if they are there.
     """
-    for path in names(out):
-        if path.exists() and not overwrite:
-            raise SettingError(f"{path} exists already (--overwrite replaces it)")
+    require_free_files({f"--out {path}": path for path in names(out)}, overwrite=overwrite)
     write(pairs, out, seed)
     say(f"{out}.en and {out}.de: {pairs:,} pairs")
 
 
 def write(count: int, out: Path, seed: int) -> tuple[Path, Path]:
-    """The two files."""
+    """Write the two files; they appear when both are complete."""
     if count < 1:
         raise SettingError(f"--pairs must be 1 or more; got {count}")
-    out.parent.mkdir(parents=True, exist_ok=True)
     english_file, german_file = names(out)
-    with (
-        english_file.open("w", encoding="utf-8") as en,
-        german_file.open("w", encoding="utf-8") as de,
-    ):
+    with output_file(english_file) as en, output_file(german_file) as de:
         for english, german in pairs(count, seed):
-            en.write(english + "\n")
-            de.write(german + "\n")
+            en.write(f"{english}\n".encode())
+            de.write(f"{german}\n".encode())
     return english_file, german_file
 
 

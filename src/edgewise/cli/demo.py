@@ -10,13 +10,16 @@ from cyclopts import Parameter
 
 from edgewise.cli.console import say
 from edgewise.cli.data import write
+from edgewise.data.corpus import KIND as CORPUS
 from edgewise.data.encode import cores
 from edgewise.data.grammar import pairs
 from edgewise.data.prepare import Bitext, prepare
 from edgewise.data.text import TextFile
 from edgewise.errors import SettingError
-from edgewise.storage import write_json
+from edgewise.storage import MANIFEST, kind_of, require_free_folder, write_json
 
+KIND, VERSION = "demo", 1
+MODEL = "model"  # the kind of a model folder; its module imports PyTorch
 TRAIN, VALID, TEST = 120_000, 500, 500
 VOCABULARY = 2000
 CONFIG = Path(__file__).parents[3] / "configs" / "demo.toml"
@@ -63,10 +66,11 @@ def demo(
         )
     require_matplotlib()
     base = RunSettings.read(config)
+    _require_demo(out, overwrite=overwrite)
     keep_freed_memory()
     corpus = _corpus(out, overwrite)
     unplaced = base.model.model_copy(update={"max_distance": None, "sinusoids": False})
-    translators = {}
+    models, translators = {}, {}
     for name, model in (("relative", base.model), ("none", unplaced)):
         settings = base.model_copy(update={"corpus": corpus, "out": out / name, "model": model})
         say(f"\n[bold]{TITLES[name]}[/]", markup=True)
@@ -74,10 +78,13 @@ def demo(
         with TrainingProgress(settings.training.steps) as reporter:
             train(settings, overwrite=overwrite, reporter=reporter)
         say(f"trained in {time.monotonic() - start:.0f} s")
-        translators[name] = Translator.load(settings.out / "best")
-    copy_model(out / "relative" / "best", out / "model")
+        # A run that is shorter than `validate_every` has no best model.
+        kind = "best" if (settings.out / "best").is_dir() else "last"
+        models[name] = settings.out / kind
+        translators[name] = Translator.load(models[name])
+    copy_model(models["relative"], out / "model")
 
-    sources, references = zip(*_unseen(out / "text" / "train.en"), strict=True)
+    sources, references = zip(*_unseen(), strict=True)
     translations = {name: each.translate(sources, beam=1) for name, each in translators.items()}
     say(f"\n[bold]Translations of {TEST} new sentences, by greedy decoding[/]", markup=True)
     scores = {name: bleu(translations[name], references) for name in TITLES}
@@ -97,6 +104,29 @@ def demo(
 TITLES = {"relative": "With relative positions", "none": "Without positions"}
 
 
+def _require_demo(out: Path, *, overwrite: bool) -> None:
+    """Raise SettingError if a demo would replace what another command or a person has put there.
+
+    A folder that an earlier demo has begun is marked by its manifest, and gone on with.
+    """
+    if kind_of(out) != KIND and not _is_unmarked_demo(out):
+        made = (MANIFEST, "text", "corpus", *TITLES, "model", "bleu.json", "attention")
+        for path in (out / name for name in made):
+            if path.exists():
+                raise SettingError(
+                    f"{path} exists, and no demo has written it: choose another --out, or remove it"
+                )
+    require_free_folder(out / "model", MODEL, overwrite=True)
+    require_free_folder(out / "corpus", CORPUS, overwrite=True)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / MANIFEST, {"kind": KIND, "version": VERSION, "files": {}})
+
+
+def _is_unmarked_demo(out: Path) -> bool:
+    """Whether an older version, which left no mark, has begun a demo here."""
+    return kind_of(out / "corpus") == CORPUS and (out / "relative" / "run.json").is_file()
+
+
 def _corpus(out: Path, overwrite: bool) -> Path:
     """Text files and a prepared corpus; those of an earlier demo are kept."""
     corpus = out / "corpus"
@@ -114,8 +144,8 @@ def _bitext(name: Path, count: int, seed: int) -> Bitext:
     return Bitext(TextFile(english), TextFile(german))
 
 
-def _unseen(train: Path) -> list[tuple[str, str]]:
-    """Pairs whose source is not among those trained on."""
-    seen = set(train.read_text(encoding="utf-8").splitlines())
+def _unseen() -> list[tuple[str, str]]:
+    """Return pairs whose source is not among those trained on."""
+    seen = {source for source, _ in pairs(TRAIN, seed=1)}
     fresh = (pair for pair in pairs(100 * TEST, seed=3) if pair[0] not in seen)
     return [pair for pair, _ in zip(fresh, range(TEST), strict=False)]

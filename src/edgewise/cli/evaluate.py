@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from edgewise.cli.console import require_streams, say, stage_progress
-from edgewise.cli.model_options import Decoding, Models, Run, folder_format, load_translator, run_of
+from edgewise.cli.model_options import Decoding, Models, Run, load_translator, run_of
 from edgewise.data.encode import EMPTY, readable
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import write_json, write_text
+from edgewise.storage import require_free_files, write_json, write_text
 
 if TYPE_CHECKING:
     from edgewise.decoding import DecodingSettings, Translator
@@ -87,7 +87,7 @@ def evaluate(
     if json_file is not None and str(json_file).startswith("--"):
         raise SettingError(f"--json must have a file or -; got the option {json_file}")
     report_file = None if json_file == Path("-") else json_file
-    require_free(out, report_file, overwrite=overwrite)
+    targets = {"--out": out, "--json": report_file}
     files, models = [source, reference], dict[str, list[Path]]()
     if translations is not None:
         system = translations
@@ -99,7 +99,11 @@ def evaluate(
         models[against] = [Path(against)]
     elif against is not None:
         files.append(against)
-    texts = {name: sentences(TextFile.parse(name)) for name in files}
+    parsed = {name: TextFile.parse(name) for name in files}
+    read = [file.path for file in parsed.values()]
+    read += [folder for folders in models.values() for folder in folders]
+    require_free_files(targets, overwrite=overwrite, inputs=read)
+    texts = {name: sentences(file) for name, file in parsed.items()}
     require_same_lines(texts)
     if against is not None and len(texts[source]) < 2:
         raise DataError(f"--against must have 2 lines or more to resample; {source} has 1")
@@ -108,9 +112,6 @@ def evaluate(
         name: load_translator(folders, run if name == system else run_of(Path(name), run), decoding)
         for name, folders in models.items()
     }
-    for path in (out, report_file):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
     for translator in translators.values():
         for number, text in enumerate(texts[source], start=1):
             if refusal := translator.refusal(text):
@@ -134,22 +135,17 @@ def evaluate(
     else:
         print(json.dumps(content | report.as_dict(), indent=1))
     if card:
-        settings = translators[system].settings
-        write_score(Path(system), run, settings, (source, reference), report)
+        write_score(Path(system), translators[system].settings, (source, reference), report)
 
 
 def write_score(
-    folder: Path,
-    run: Run,
-    settings: "DecodingSettings",
-    test: tuple[str, str],
-    report: "Report",
+    folder: Path, settings: "DecodingSettings", test: tuple[str, str], report: "Report"
 ) -> None:
     """Put the scores into a model's card."""
     from edgewise.checkpoint.card import Scored, add_score
 
     add_score(
-        *(folder, *folder_format(run)),
+        folder,
         Scored(
             source=Path(test[0]).name,
             reference=Path(test[1]).name,
@@ -197,18 +193,6 @@ def require_same_lines(texts: Mapping[str, Sequence[str]]) -> None:
             raise DataError(
                 f"{name} must have as many lines as {first}, {len(lines):,}; it has {len(given):,}"
             )
-
-
-def require_free(*paths: Path | None, overwrite: bool) -> None:
-    """Raise SettingError if there is something that must not be replaced."""
-    wanted = [path for path in paths if path is not None]
-    if len({path.absolute() for path in wanted}) < len(wanted):
-        raise SettingError(f"--out and --json must be two files; got {wanted[0]} for both")
-    for path in wanted:
-        if path.is_dir():
-            raise SettingError(f"{path} must be a file to write; it is a folder")
-        if path.exists() and not overwrite:
-            raise SettingError(f"{path} exists already (--overwrite replaces it)")
 
 
 def looks_tokenised(texts: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from edgewise.cli.console import console, require_streams, say
 from edgewise.data.vocabulary import BEGIN
 from edgewise.errors import SettingError
-from edgewise.storage import new_folder, require_free, seal, write_json
+from edgewise.storage import new_folder, require_free_folder, seal, write_json
 
 KIND, VERSION = "explanation", 1
 Sentence = Annotated[str, Parameter(allow_leading_hyphen=True)]
@@ -59,7 +59,7 @@ def explain(
     require_sentence("--text", text)
     if translation is not None:
         require_sentence("--translation", translation)
-    require_free(out, KIND, overwrite=overwrite)
+    require_free_folder(out, KIND, overwrite=overwrite)
     transformer, vocabulary = load_model(model)
     source = as_read(vocabulary.encode([text])[0], transformer.settings)
     require_readable("--text", source)

@@ -97,10 +97,11 @@ def clutrr(
     from edgewise.reproduction.clutrr.cells import GraphCell, GraphResult, finished
     from edgewise.reproduction.clutrr.questions import read_set
     from edgewise.reproduction.clutrr.settings import read_graph_experiment
-    from edgewise.reproduction.clutrr.study import results_of, write_report
+    from edgewise.reproduction.clutrr.study import report_path, results_of, write_report
     from edgewise.reproduction.clutrr.worker import order
     from edgewise.reproduction.grid import run_cells
     from edgewise.reproduction.results import require_same_corpus
+    from edgewise.reproduction.study import require_own_report
 
     if jobs is not None and jobs < 1:
         raise SettingError(f"--jobs must be 1 or more; got {jobs}")
@@ -116,6 +117,7 @@ def clutrr(
         for each in of_sets
         for row in of_rows
     ]
+    require_own_report(report_path(out))
     before = results_of(experiment, out)  # what is damaged is told before the work
     waiting = [cell for cell in wanted if finished(cell, out) is None]
     at_once = min(jobs or cores(), max(1, len(waiting)))
@@ -270,7 +272,7 @@ def run(
     from edgewise.reproduction.experiments import read_experiment, read_row
     from edgewise.reproduction.grid import run_cells
     from edgewise.reproduction.scales import read_scale
-    from edgewise.reproduction.study import Study, require_known, unfinished
+    from edgewise.reproduction.study import Study, require_known, require_own_report, unfinished
     from edgewise.reproduction.worker import order
 
     if not experiments:
@@ -297,6 +299,8 @@ def run(
     waiting = unfinished(wanted, out)
     at_once = jobs or _jobs(waiting)
     _say_plan(wanted, waiting, at_once)
+    for study in studies:
+        require_own_report(study.report_path)
     for study in grids:
         for pair in study.pairs:
             study.results(pair)  # what is damaged, or of another corpus, is told before the work

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from edgewise.data.languages import language_of
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError
-from edgewise.storage import MANIFEST, check, read_json
+from edgewise.storage import SealedFolder, open_sealed
 
 KIND, VERSION = "corpus", 1
+TOKEN_TYPES = {"uint16": np.uint16, "uint32": np.uint32}
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,18 @@ class Split:
     `tokens` holds source 0, target 0, source 1, …; `offsets` says where each begins.
     """
 
-    def __init__(self, folder: Path, dtype: str, parts: Sequence[Part]) -> None:
+    def __init__(
+        self, folder: SealedFolder, name: str, dtype: np.dtype[Any], parts: Sequence[Part]
+    ) -> None:
         self.parts = tuple(parts)
-        self.offsets: NDArray[np.int64] = _mapped(folder / "offsets.bin", np.dtype(np.int64))
-        self.tokens: NDArray[Any] = _mapped(folder / "tokens.bin", np.dtype(dtype))
+        self.offsets: NDArray[np.int64] = _mapped(
+            folder.file(f"{name}/offsets.bin"), np.dtype(np.int64)
+        )
+        self.tokens: NDArray[Any] = _mapped(folder.file(f"{name}/tokens.bin"), dtype)
         if len(self.offsets) != 2 * len(self) + 1 or self.offsets[-1] != len(self.tokens):
-            raise DataError(f"{folder} is damaged: its offsets are not those of its tokens")
+            raise DataError(
+                f"{folder.path / name} is damaged: its offsets are not those of its tokens"
+            )
 
     def __len__(self) -> int:
         return sum(part.pairs for part in self.parts)
@@ -65,16 +72,39 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         """Open it, after reading it all once to see that nothing is damaged."""
-        check(folder, KIND, VERSION)
-        self.folder = folder
-        about = read_json(folder / "corpus.json")
-        self.vocabulary = Vocabulary.load(folder)
-        splits = {
-            name: Split(folder / name, about["dtype"], [Part(**part) for part in parts])
-            for name, parts in about["splits"].items()
-        }
-        self.train: Split = splits["train"]
-        self.valid: Split | None = splits.get("valid")
+        self._sealed, self.folder = open_sealed(folder, KIND, VERSION), folder
+        self._sealed.verify()
+        self.vocabulary = Vocabulary(
+            self._sealed.read("vocabulary.model"), str(folder / "vocabulary.model")
+        )
+        dtype, splits = self._splits()
+        self.train = Split(self._sealed, "train", dtype, splits["train"])
+        self.valid: Split | None = None
+        if "valid" in splits:
+            self.valid = Split(self._sealed, "valid", dtype, splits["valid"])
+        self._sealed.require_unchanged()
+
+    def _splits(self) -> tuple[np.dtype[Any], dict[str, list[Part]]]:
+        """Return the type of the tokens, and the parts of each split."""
+        about = self._sealed.json("corpus.json")
+        try:
+            dtype = np.dtype(TOKEN_TYPES[about["dtype"]])
+            splits = {
+                str(name): [
+                    Part(str(part["source"]), str(part["target"]), part["pairs"], part["weight"])
+                    for part in parts
+                ]
+                for name, parts in about["splits"].items()
+            }
+            numbers = [(p.pairs, p.weight) for parts in splits.values() for p in parts]
+            if "train" not in splits or not all(p >= 0 and w > 0 for p, w in numbers):
+                raise ValueError
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise DataError(
+                f"{self.folder / 'corpus.json'} is damaged: it must have the type of tokens, and "
+                "the parts of the split 'train' with their pairs and weights"
+            ) from None
+        return dtype, splits
 
     @property
     def languages(self) -> tuple[str, str] | None:
@@ -94,9 +124,9 @@ class Corpus:
     @property
     def digest(self) -> str:
         """sha256 of all that training sees: tokens, vocabulary and weights."""
-        files = read_json(self.folder / MANIFEST)["files"]
+        names = [name for name in self._sealed.names if not name.endswith(".json")]
         seen = [
-            *(files[name]["sha256"] for name in sorted(files) if not name.endswith(".json")),
+            *(self._sealed.digest(name) for name in names),
             *((part.pairs, part.weight) for part in self.train.parts),
         ]
         return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
@@ -139,7 +169,10 @@ def token_type(vocabulary: Vocabulary) -> np.dtype[Any]:
 
 
 def _mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if path.stat().st_size == 0:  # which cannot be mapped
+    size = path.stat().st_size
+    if size % dtype.itemsize:
+        raise DataError(f"{path} must be an array of {dtype}; it has {size} bytes")
+    if size == 0:  # which cannot be mapped
         return np.empty(0, dtype=dtype)
     # As a plain array: each slice of a memmap object costs a microsecond more.
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))

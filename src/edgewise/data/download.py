@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from edgewise.data.catalogue import File
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import read_json, sweep, write_json
+from edgewise.storage import read_json, recover, write_json
 
 RETRIES = 5  # one after the other, each without a new byte
 _BLOCK = 1 << 18
@@ -56,7 +56,7 @@ def download(
 ) -> None:
     """Fetch a file, going on from what is there; `target` appears when its hash is right."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    sweep(target.parent)
+    recover(target.parent)
     part = _Part(file, address, target)
     most, failures = part.have, 0
     while not part.complete:
@@ -116,8 +116,12 @@ class _Part:
         self.total: int | None = file.size if file.exact else None
         self.have = 0
         self.marks: dict[str, str] = {}
-        if self.path.exists() and self.note.exists():
+        if self.note.is_file() and self.path.is_file():
             self._recall()
+        elif os.path.lexists(self.path) and not _is_empty(self.path):
+            raise SettingError(
+                f"{self.path} was not begun by edgewise, and is not overwritten: move it away"
+            )
 
     def _recall(self) -> None:
         try:
@@ -184,6 +188,11 @@ class _Part:
             os.fsync(file.fileno())
         self.path.replace(target)
         self.note.unlink(missing_ok=True)
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether a regular file is empty: as a kill leaves it before its note is written."""
+    return path.is_file() and not path.stat().st_size
 
 
 def _marks(headers: Message) -> dict[str, str]:

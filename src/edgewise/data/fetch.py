@@ -7,15 +7,16 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from io import BufferedIOBase
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 from urllib.parse import quote, urlsplit
 
 from edgewise.data.catalogue import PARTS, File, PublicBitext, PublicCorpus, Text
 from edgewise.data.download import PATIENT, MissingError, Patience, Progress, check, download
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import held, sweep
+from edgewise.storage import locked, output_file, recover
 
 _BLOCK = 1 << 20
 _DAMAGE = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)
@@ -57,12 +58,12 @@ def fetch(
         return out
     out.mkdir(parents=True, exist_ok=True)
     missing: dict[str, str] = {}
-    with held(folder) as free:
+    with locked(folder) as free:
         if not free:
             raise SettingError(
                 f"another process is fetching into {folder}: wait for it, or choose another --dir"
             )
-        sweep(out)
+        recover(out)
         for bitext in wanted:
             if not is_ready(bitext, out):
                 try:
@@ -114,28 +115,41 @@ class _Shelf:
             return path
         address = f"{self.host}/{quote(file.path)}" if self.host is not None else file.address
         assert address is not None
+        if os.path.lexists(kept):
+            raise DataError(
+                f"{kept} is damaged, or another file: expected {' or '.join(file.hashes)} (remove "
+                "it, so that it can be fetched)"
+            )
         download(file, address, kept, patience=self.patience, progress=self.progress)
         self._checked.add(kept)
         return kept
 
     def _is_right(self, kept: Path, file: File) -> bool:
-        """Whether a file was fetched before and is as it was; one that has changed is removed."""
+        """Whether a file was fetched before and is as it was."""
         if not kept.is_file():
             return False
         self.progress(f"checking {kept}", 0, 0)
         try:
             check(kept, file, str(kept))
         except DataError:
-            kept.unlink()
             return False
         return True
 
 
 def _make(bitext: PublicBitext, out: Path, shelf: _Shelf) -> None:
     """Write the files of a bitext, if all are there and fit each other."""
+    for path in (out / name for name in bitext.files.values()):
+        if os.path.lexists(path):
+            raise SettingError(
+                f"{path} exists, and that of the other language does not: move it away, so that "
+                "both can be fetched"
+            )
     paths, way = _first_way(bitext, shelf)
-    new = {language: out / f".{name}.new-{os.getpid()}" for language, name in bitext.files.items()}
-    try:
+    with ExitStack() as stack:
+        new = {
+            language: stack.enter_context(output_file(out / name))
+            for language, name in bitext.files.items()
+        }
         lines: dict[str, int] = {}
         for file, path in paths.items():
             texts = {language: text for language, text in way.items() if text.file == file}
@@ -147,11 +161,6 @@ def _make(bitext: PublicBitext, out: Path, shelf: _Shelf) -> None:
                 f"{bitext.name} must have as many lines in one language as in the other; got "
                 f"{counts}"
             )
-        for language, name in bitext.files.items():
-            new[language].replace(out / name)
-    finally:
-        for path in new.values():
-            path.unlink(missing_ok=True)
 
 
 def _first_way(bitext: PublicBitext, shelf: _Shelf) -> tuple[dict[File, Path], Mapping[str, Text]]:
@@ -167,7 +176,7 @@ def _first_way(bitext: PublicBitext, shelf: _Shelf) -> tuple[dict[File, Path], M
 
 
 def _unpack(
-    path: Path, texts: Mapping[str, Text], new: Mapping[str, Path], progress: Progress
+    path: Path, texts: Mapping[str, Text], new: Mapping[str, BinaryIO], progress: Progress
 ) -> dict[str, int]:
     """Write what a file has of a bitext, as gzip; how many lines there are, by language."""
     size = path.stat().st_size
@@ -220,18 +229,15 @@ def _plain(text: str) -> str:
     return text
 
 
-def _write(blocks: Iterable[bytes], path: Path) -> int:
-    """A gzip file that is the same each time; how many lines it has."""
+def _write(blocks: Iterable[bytes], file: BinaryIO) -> int:
+    """Write a gzip file that is the same each time; return how many lines it has."""
     lines, last = 0, b"\n"
-    with path.open("wb") as file:
-        with gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed:
-            for block in blocks:
-                packed.write(block)
-                lines += block.count(b"\n")
-                last = block[-1:] or last
-            if last != b"\n":
-                packed.write(b"\n")
-                lines += 1
-        file.flush()
-        os.fsync(file.fileno())
+    with gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed:
+        for block in blocks:
+            packed.write(block)
+            lines += block.count(b"\n")
+            last = block[-1:] or last
+        if last != b"\n":
+            packed.write(b"\n")
+            lines += 1
     return lines

@@ -15,7 +15,7 @@ import sentencepiece
 
 from edgewise.data.vocabulary import BEGIN, PAD, UNKNOWN
 from edgewise.errors import DataError
-from edgewise.storage import read_json, write_json
+from edgewise.storage import SealedFolder, write_json
 
 PIECES = "pieces.json"
 _SIDES = "source", "target"
@@ -56,20 +56,20 @@ class ImportedVocabulary:
         self._has_codes = any(_CODE.fullmatch(piece) for piece in self._source_numbers)
 
     @classmethod
-    def load(cls, folder: Path) -> "ImportedVocabulary":
-        """What `write` wrote."""
-        content = read_json(folder / PIECES)
+    def load(cls, folder: SealedFolder, inside: str) -> "ImportedVocabulary":
+        """Read what `write` wrote to the folder `inside` of a sealed one."""
+        content = folder.json(f"{inside}/{PIECES}")
         try:
             pieces = [str(piece) for piece in content["pieces"]]
             sources, targets = (frozenset(map(int, content[f"{side}_only"])) for side in _SIDES)
-            source, target = ((folder / f"{side}.model").read_bytes() for side in _SIDES)
-        except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
-            raise DataError(f"{folder} cannot be read: {error}") from None
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"{folder.path / inside / PIECES} cannot be read: {error}") from None
+        source, target = (folder.read(f"{inside}/{side}.model") for side in _SIDES)
         return cls(
             *(source, target, pieces),
             source_only=sources,
             target_only=targets,
-            name=str(folder),
+            name=str(folder.path / inside),
         )
 
     def write(self, folder: Path) -> None:

@@ -15,7 +15,7 @@ from edgewise.data.encode import Line, encode_all, readable
 from edgewise.data.text import TextFile
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError
-from edgewise.storage import new_folder, require_free, seal, write_json
+from edgewise.storage import new_folder, require_free_folder, seal, write_json
 
 # As many pairs teach the vocabulary: more change few of its pieces and cost memory.
 SAMPLE = 200_000
@@ -49,7 +49,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Write the corpus to `out` and return the report, which lies there too."""
     start = time.monotonic()
-    require_free(out, KIND, overwrite=overwrite)
+    require_free_folder(out, KIND, overwrite=overwrite)
     progress("counting lines", 0, 0)
     counts = count_pairs([*train, *valid])
     of_train, of_valid = counts[: len(train)], counts[len(train) :]

@@ -6,6 +6,9 @@ from typing import Protocol, runtime_checkable
 
 from edgewise.data.imported_vocabulary import PIECES, ImportedVocabulary
 from edgewise.data.vocabulary import Vocabulary
+from edgewise.storage import SealedFolder
+
+TOKENIZER = "tokenizer"  # the folder in a model folder
 
 
 @runtime_checkable
@@ -39,8 +42,9 @@ class Tokenizer(Protocol):
         """Write its files into a folder that is there."""
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """That of a model folder, or of an exported one."""
-    if (folder / "tokenizer" / PIECES).is_file():
-        return ImportedVocabulary.load(folder / "tokenizer")
-    return Vocabulary.load(folder)
+def load_tokenizer(folder: SealedFolder) -> Tokenizer:
+    """Return the vocabulary of a model folder, or of an exported one."""
+    if f"{TOKENIZER}/{PIECES}" in folder:
+        return ImportedVocabulary.load(folder, TOKENIZER)
+    name = f"{TOKENIZER}/vocabulary.model"
+    return Vocabulary(folder.read(name), str(folder.path / name))

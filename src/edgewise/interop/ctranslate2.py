@@ -26,7 +26,7 @@ from edgewise.interop.exported import write_exported
 from edgewise.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer, sinusoids
-from edgewise.storage import new_folder, read_json, require_free, seal
+from edgewise.storage import new_folder, read_json, require_free_folder, seal
 
 KIND, VERSION = "CTranslate2 model", 2  # 2: config.json has what ours has
 
@@ -43,7 +43,7 @@ def export(
     folder: Path, out: Path, *, quantization: Quantization = "float32", overwrite: bool = False
 ) -> None:
     """Write a model folder's model for CTranslate2, with its tokenizer and card."""
-    require_free(out, KIND, overwrite=overwrite)
+    require_free_folder(out, KIND, overwrite=overwrite)
     if find_spec("ctranslate2") is None:
         raise EdgewiseError("this export needs ctranslate2: pip install 'edgewise[export]'")
     model, vocabulary = load_model(folder)
@@ -54,7 +54,12 @@ def export(
         spec.save(str(new))
         # Ours beside theirs, which is read by name.
         own = read_json(new / "config.json")
-        write_exported(new, folder, model, engine="ctranslate2", numbers=quantization, own=own)
+        write_exported(
+            *(new, folder, model, vocabulary),
+            engine="ctranslate2",
+            numbers=quantization,
+            own=own,
+        )
         seal(new, KIND, VERSION)
 
 

@@ -25,7 +25,8 @@ from edgewise.decoding.stepped import ROWS, alternatives, limits_of, renumbered
 from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.interop.ctranslate2 import KIND, POSITIONS, VERSION, decoding_options
 from edgewise.interop.exported import exported_settings
-from edgewise.storage import check
+from edgewise.storage import open_sealed
+from edgewise.storage.manifest import EDITABLE
 
 
 class _Found(NamedTuple):
@@ -48,23 +49,34 @@ class CTranslate2Engine:
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
         """device: cpu, cuda or cuda:1; threads: None is its own choice."""
-        check(folder, KIND, VERSION)
+        sealed = open_sealed(folder, KIND, VERSION)
         try:
             import ctranslate2
         except ModuleNotFoundError:
             raise EdgewiseError(
                 "this engine needs ctranslate2: pip install 'edgewise[export]'"
             ) from None
-        self.vocabulary: Tokenizer = load_tokenizer(folder)
-        self.settings, self.parameters = exported_settings(folder)
+        self.vocabulary: Tokenizer = load_tokenizer(sealed)
+        self.settings, self.parameters = exported_settings(sealed)
         self.batch_tokens = batch_tokens
         kind, _, number = device.partition(":")
         try:
             self._translator = ctranslate2.Translator(
-                str(folder), kind, device_index=int(number or 0), intra_threads=threads or 0
+                "edgewise",  # a name; the files are given
+                kind,
+                device_index=int(number or 0),
+                intra_threads=threads or 0,
+                # From memory, so that it reads what was verified, and no other file.
+                files={
+                    name: sealed.read(name, limit=1 << 40)
+                    for name in sealed.names
+                    if "/" not in name and name not in EDITABLE
+                },
             )
         except (RuntimeError, ValueError) as error:
-            raise DataError(f"CTranslate2 cannot run {folder} on {device}: {error}") from None
+            raise DataError(
+                f"CTranslate2 cannot run {folder} on {device}: {error!s:.300}"
+            ) from None
         every = self.vocabulary.pieces(range(self.vocabulary.size))
         self._numbers = {piece: number for number, piece in enumerate(every)}
         self._excluded = frozenset(self.vocabulary.excluded)

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 
-import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from edgewise.errors import DataError
 from edgewise.interop.foreign_weights import ForeignWeights
 from edgewise.model.settings import ModelSettings
-from edgewise.model.transformer import Transformer
+from edgewise.model.transformer import parameter_shapes
 
 
 def settings_of(weights: ForeignWeights, values: Mapping[str, object]) -> ModelSettings:
@@ -25,9 +24,7 @@ def settings_of(weights: ForeignWeights, values: Mapping[str, object]) -> ModelS
 
 def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
     """Of each parameter; embeddings are of one token."""
-    with torch.device("meta"):
-        model = Transformer(settings, 1)
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return parameter_shapes(settings, 1)
 
 
 def modules(

@@ -24,7 +24,7 @@ from edgewise.interop.foreign_weights import ForeignWeights, read_safetensors, r
 from edgewise.interop.sentencepieces import text_pieces
 from edgewise.model.settings import Activation, ModelSettings
 from edgewise.model.transformer import sinusoids
-from edgewise.storage import new_folder, read_json, require_free
+from edgewise.storage import new_folder, read_json, require_free_folder
 
 ACTIVATIONS: dict[str, Activation] = {
     **{"relu": "relu", "gelu": "gelu"},
@@ -72,7 +72,7 @@ def import_marian(folder: Path, out: Path, *, overwrite: bool = False) -> None:
     It asks to be used as it did before, by its beam and its lengths, but for the length penalty:
     the power is taken over, the formula is ours.
     """
-    require_free(out, KIND, overwrite=overwrite)
+    require_free_folder(out, KIND, overwrite=overwrite)
     if not folder.is_dir():
         raise SettingError(f"there is no folder {folder}; expected a MarianMT model")
     config = _fields(folder, "config.json", required=True)

@@ -16,7 +16,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.interop.exported import write_exported
 from edgewise.interop.onnx_graph import DecoderGraph, EncoderGraph
 from edgewise.model.transformer import Transformer
-from edgewise.storage import new_folder, require_free, seal
+from edgewise.storage import new_folder, require_free_folder, seal
 
 KIND, VERSION = "ONNX model", 1
 OPSET = 18
@@ -28,18 +28,18 @@ BATCH, SLOTS, ROWS, SOURCE, PAST = 3, 2, 5, 7, 4
 
 def export(folder: Path, out: Path, *, overwrite: bool = False) -> None:
     """Write a model folder's model as ONNX graphs in float32, with its tokenizer and card."""
-    require_free(out, KIND, overwrite=overwrite)
+    require_free_folder(out, KIND, overwrite=overwrite)
     for name in ("onnx", "onnxscript"):
         if find_spec(name) is None:
             raise EdgewiseError(f"this export needs {name}: pip install 'edgewise[export]'")
-    model, _ = load_model(folder)
+    model, vocabulary = load_model(folder)
     with new_folder(out) as new:
         for name, graph, arguments, shapes, outputs in (
             ("encoder", EncoderGraph(model), *_encoder_example(model)),
             ("decoder", DecoderGraph(model), *_decoder_example(model)),
         ):
             _write(graph, arguments, shapes, outputs, new / f"{name}.onnx")
-        write_exported(new, folder, model, engine="onnx", numbers="float32")
+        write_exported(new, folder, model, vocabulary, engine="onnx", numbers="float32")
         seal(new, KIND, VERSION)
 
 

@@ -23,7 +23,9 @@ from edgewise.decoding.stepped import ROWS, SteppedEngine, Together, same_vocabu
 from edgewise.errors import DataError, EdgewiseError
 from edgewise.interop.exported import exported_settings
 from edgewise.interop.onnx import KIND, VERSION, layer_names
-from edgewise.storage import check
+from edgewise.storage import SealedFolder, open_sealed
+
+LARGEST_GRAPH = 1 << 31  # bytes; larger ones have their weights in a file beside them
 
 
 class OnnxEngine(SteppedEngine):
@@ -45,7 +47,7 @@ class OnnxEngine(SteppedEngine):
     ) -> "OnnxEngine":
         """threads: None is the runtime's own choice."""
         models = [OnnxModel(folder, threads) for folder in folders]
-        vocabulary = same_vocabulary(folders, [load_tokenizer(folder) for folder in folders])
+        vocabulary = same_vocabulary(folders, [model.vocabulary for model in models])
         return cls(models, vocabulary, batch_tokens)
 
     def begin(self, sources: Sequence[Tokens], slots: int) -> Step:
@@ -102,14 +104,15 @@ class OnnxModel:
     """The two graphs of a folder."""
 
     def __init__(self, folder: Path, threads: int | None) -> None:
-        check(folder, KIND, VERSION)
+        sealed = open_sealed(folder, KIND, VERSION)
         try:
             import onnxruntime
         except ModuleNotFoundError:
             raise EdgewiseError(
                 "this engine needs onnxruntime: pip install 'edgewise[export]'"
             ) from None
-        self.settings, self.parameters = exported_settings(folder)
+        self.settings, self.parameters = exported_settings(sealed)
+        self.vocabulary = load_tokenizer(sealed)
         settings = self.settings
         self.heads, self.d_head = settings.heads, settings.d_model // settings.heads
         self.memory, self.past, self.present = (
@@ -123,12 +126,15 @@ class OnnxModel:
         try:
             self._encoder, self._decoder = (
                 onnxruntime.InferenceSession(
-                    folder / f"{name}.onnx", options, providers=["CPUExecutionProvider"]
+                    _graph(sealed, name), options, providers=["CPUExecutionProvider"]
                 )
                 for name in ("encoder", "decoder")
             )
+        except EdgewiseError:
+            raise
         except Exception as error:  # of several kinds, which it does not document
-            raise DataError(f"ONNX Runtime cannot run {folder}: {error}") from None
+            raise DataError(f"ONNX Runtime cannot run {folder}: {error!s:.300}") from None
+        sealed.require_unchanged()
         self.value = onnxruntime.OrtValue.ortvalue_from_numpy
 
         found = {each.name for each in self._decoder.get_inputs()}
@@ -142,6 +148,14 @@ class OnnxModel:
     def decode(self, inputs: dict[str, Any]) -> list[Any]:
         """Log-probabilities, attention, then what is the past of the next step."""
         return _run(self._decoder, ["log_probabilities", "attention", *self.present], inputs)
+
+
+def _graph(folder: SealedFolder, name: str) -> bytes | Path:
+    """Return the content of a graph; its path, if its weights are in a file beside it."""
+    if f"{name}.onnx.data" not in folder:
+        return folder.read(f"{name}.onnx", limit=LARGEST_GRAPH)
+    folder.file(f"{name}.onnx.data")
+    return folder.file(f"{name}.onnx")
 
 
 def _run(session: Any, outputs: list[str], inputs: dict[str, Any]) -> list[Any]:

@@ -18,7 +18,7 @@ from edgewise.interop.foreign_layers import modules, settings_of, shapes_of, tak
 from edgewise.interop.foreign_weights import ForeignWeights, read_saved
 from edgewise.interop.sentencepieces import text_pieces
 from edgewise.model.settings import Activation, ModelSettings
-from edgewise.storage import new_folder, require_free
+from edgewise.storage import new_folder, require_free_folder
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
 # Of each option that changes what is computed: the default there, and what is imported.
@@ -80,7 +80,7 @@ def import_opennmt(
     tokenizer: the sentencepiece model that cut the text it was trained with; target_tokenizer: that
     of the translations, if it is another.
     """
-    require_free(out, KIND, overwrite=overwrite)
+    require_free_folder(out, KIND, overwrite=overwrite)
     files = tokenizer, target_tokenizer or tokenizer
     models = _sentencepiece(files[0]), _sentencepiece(files[1])
     if not file.is_file():

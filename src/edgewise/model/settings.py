@@ -12,11 +12,13 @@ Activation = Literal["relu", "swish", "gelu"]
 class ModelSettings(Settings):
     """The architecture, but for the size of the vocabulary, which is the corpus's."""
 
-    encoder_layers: int = Field(6, ge=1, description="Layers of the encoder.")
-    decoder_layers: int = Field(6, ge=1, description="Layers of the decoder.")
-    d_model: int = Field(512, ge=2, multiple_of=2, description="Width d_x of the model.")
+    encoder_layers: int = Field(6, ge=1, le=1000, description="Layers of the encoder.")
+    decoder_layers: int = Field(6, ge=1, le=1000, description="Layers of the decoder.")
+    d_model: int = Field(
+        512, ge=2, le=1 << 16, multiple_of=2, description="Width d_x of the model."
+    )
     heads: int = Field(8, ge=1, description="Attention heads, each d_model / heads wide.")
-    d_ff: int = Field(1024, ge=1, description="Inner width of the feed-forward layers.")
+    d_ff: int = Field(1024, ge=1, le=1 << 20, description="Inner width of the feed-forward layers.")
     dropout: float = Field(
         0.1, ge=0, lt=1, description="Dropout on embeddings and on each sublayer's output."
     )
@@ -27,7 +29,10 @@ class ModelSettings(Settings):
     )
     sinusoids: bool = Field(False, description="Absolute positions: sinusoids on the embeddings.")
     max_distance: int | None = Field(
-        16, ge=0, description="Relative positions, clipped at this distance k; none: without them."
+        16,
+        ge=0,
+        le=1 << 20,
+        description="Relative positions, clipped at this distance k; none: without them.",
     )
     tables: Literal["head", "layer", "shared"] = Field(
         "head",

@@ -95,6 +95,13 @@ class Transformer(nn.Module):
         return result
 
 
+def parameter_shapes(settings: ModelSettings, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each parameter, without allocating any."""
+    with torch.device("meta"):
+        model = Transformer(settings, vocabulary)
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
 def sinusoids(n: int, d_model: int, device: torch.device) -> Float[Tensor, "n d_model"]:
     """Section 3.5 of Vaswani et al.: sines in the even columns, cosines in the odd ones."""
     return sinusoids_at(torch.arange(n, device=device), d_model)

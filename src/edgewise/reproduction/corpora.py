@@ -53,6 +53,8 @@ def texts_of(scale: Scale, pair: str, data: Path | None, out: Path, say: Say) ->
     if (folder / "files.json").is_file():
         _require_same(read_json(folder / "files.json"), files, scale, folder, out)
         return Texts(folder / "corpus", files, folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise SettingError(f"{folder} exists and is not a prepared corpus: move it away")
     say(f"preparing {scale.name}, {pair}")
     with new_folder(folder) as new:
         if found is None:

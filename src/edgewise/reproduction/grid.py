@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
 from edgewise.errors import EdgewiseError
+from edgewise.storage.locks import try_lock
 
 TICK = 0.5  # seconds
 # Training ends after its update and saves; torchrun kills after half a minute.
@@ -123,9 +123,7 @@ def update_of(folder: Path) -> int:
 def _locked(folder: Path) -> BinaryIO | None:
     """A lock on the cell; None while another process has it."""
     lock = (folder / ".lock").open("wb")
-    try:
-        flock(lock, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(lock.fileno()):
         lock.close()
         return None
     return lock

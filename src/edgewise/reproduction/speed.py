@@ -97,7 +97,6 @@ def write_speed_report(study: Study, pair: str, speeds: Sequence[Speed]) -> None
     lines += ["", f"Medians of {ROUNDS} updates each, in turn on the same batches. {about}.", ""]
     lines += ["## What differs", "", *(f"- {each}" for each in scale.differs)]
     lines += ["", f"`{study.command}`"]
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {"hardware": about, "rows": [asdict(speed) for speed in speeds]}
     write_json(path.with_suffix(".json"), content)
     write_text(path, "\n".join(lines) + "\n")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgewise.errors import SettingError
+from edgewise.errors import DataError, SettingError
 from edgewise.reproduction.cells import Cell, Changes, cell_of
 from edgewise.reproduction.experiments import Experiment, Row, nearest
 from edgewise.reproduction.report import Report, markdown, report_pair
 from edgewise.reproduction.results import Result, finished, require_same_corpus, seeds_found
 from edgewise.reproduction.scales import Scale, scale_names
-from edgewise.storage import write_json, write_text
+from edgewise.storage import read_json, replacing, write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,14 @@ class Study:
         changes = tuple(self.changes.given())
         report = Report(self.experiment, self.scale, self.command, changes, pairs)
         path = self.report_path
-        path.parent.mkdir(parents=True, exist_ok=True)
 
         def draw(to: Path) -> None:
             from edgewise.reproduction.plot import plot
 
             plot(report, to)
 
-        picture = write_picture(draw, path.with_name(f"{path.stem}.png"))
-        write_json(path.with_name(f"{path.stem}.json"), report.as_dict())
+        write_json(path.with_suffix(".json"), report.as_dict())  # first: it marks a report
+        picture = write_picture(draw, path.with_suffix(".png"))
         write_text(path, markdown(report, picture))
         return path
 
@@ -125,16 +124,33 @@ class Study:
         return seeds_found(self.cell(row, pair, 1).result(self.out).parent)
 
 
+def require_own_report(path: Path) -> None:
+    """Raise SettingError if writing a report would replace files that are no report.
+
+    path: of the Markdown; JSON and picture are beside it.
+    """
+    beside = [path.with_suffix(suffix) for suffix in (".md", ".json", ".png")]
+    there = [file for file in beside if os.path.lexists(file)]
+    if not there:
+        return
+    try:
+        content = read_json(path.with_suffix(".json"))
+    except (OSError, DataError):
+        content = None
+    if not isinstance(content, dict) or not {"command", "hardware"} & content.keys():
+        raise SettingError(
+            f"{there[0]} is in the place of a report and is none: move it away, or give another "
+            "--out"
+        )
+
+
 def write_picture(draw: Callable[[Path], None], path: Path) -> Path | None:
     """What is drawn, whole or not at all; None where matplotlib is not installed."""
-    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
-        draw(temporary)
-        temporary.replace(path)
+        with replacing(path) as new:
+            draw(new)
     except ModuleNotFoundError:  # the plots extra
         return None
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -16,6 +16,7 @@ from edgewise.data.corpus import Corpus
 from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.model.initial import initialise
 from edgewise.model.transformer import Transformer
+from edgewise.storage import resolved
 from edgewise.training.errors import InterruptedRunError, NotFiniteError
 from edgewise.training.metrics import Metrics
 from edgewise.training.ranks import Ranks
@@ -78,7 +79,8 @@ def train(
             model = Transformer(settings.model, corpus.vocabulary.size)
             require_fit(settings, corpus, ranks)
             is_new = ranks.is_first and (overwrite or not is_run(settings.out))
-            if is_new and settings.init_from is not None:
+            if is_new:
+                require_outside_run(settings)
                 set_first_weights(model, settings, corpus)
         digest = ranks.told(corpus.digest)
         with ranks.together():
@@ -99,10 +101,10 @@ def train(
                     data=corpus.described(),
                 )
                 saved = checkpoints.load_last(reporter.warned)
-                if saved is None:  # also of a run that was stopped before its first checkpoint
-                    set_first_weights(model, settings, corpus)
-                else:
+                if saved is not None:
                     set_weights(model, saved.weights, str(folder))
+                elif not is_new:  # it was stopped before its first checkpoint
+                    set_first_weights(model, settings, corpus)
         trainer = Trainer(model, settings.training, ranks)
         loop = _Loop(settings, corpus, batches, trainer, checkpoints, reporter)
         loop.resume(saved)
@@ -122,6 +124,17 @@ def require_fit(settings: RunSettings, corpus: Corpus, ranks: Ranks) -> None:
         raise SettingError(
             f"training.patience needs validation, and {corpus.folder} has no pairs for it "
             "(prepare it with --valid-source and --valid-target)"
+        )
+
+
+def require_outside_run(settings: RunSettings) -> None:
+    """Raise SettingError if a new run would start from a model that lies in its own folder."""
+    if settings.init_from is None:
+        return
+    if resolved(settings.init_from).is_relative_to(resolved(settings.out)):
+        raise SettingError(
+            f"init_from must be outside the run that is begun anew, {settings.out}; "
+            f"got {settings.init_from} (copy that model, or choose another --out)"
         )
 
 

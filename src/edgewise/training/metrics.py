@@ -9,6 +9,8 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from edgewise.storage import output_file
+
 
 class Metrics:
     """Appends to `metrics.jsonl`, which a continued run first cuts back to its checkpoint."""
@@ -70,19 +72,12 @@ def _cut_back(path: Path, step: int) -> None:
     """Drop what was logged after the step that training goes on from, and what is torn."""
     if not path.exists():
         return
-    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
-    try:
-        with path.open("rb") as old, temporary.open("wb") as new:
-            for line in old:
-                try:
-                    logged = int(json.loads(line)["step"])
-                except (ValueError, KeyError, TypeError):
-                    break
-                if not line.endswith(b"\n") or logged > step:
-                    break
-                new.write(line)
-            new.flush()
-            os.fsync(new.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with path.open("rb") as old, output_file(path) as new:
+        for line in old:
+            try:
+                logged = int(json.loads(line)["step"])
+            except (ValueError, KeyError, TypeError):
+                break
+            if not line.endswith(b"\n") or logged > step:
+                break
+            new.write(line)

@@ -6,10 +6,8 @@ metrics.jsonl      see metrics.py; tensorboard/ has the same
 checkpoints/       see edgewise.checkpoint
 """
 
-import fcntl
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,12 +18,13 @@ import torch
 
 from edgewise.data.corpus import Corpus
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import read_json, sweep, write_json, write_text
+from edgewise.storage import read_json, recover, set_aside, write_json, write_text
+from edgewise.storage.locks import try_lock
 from edgewise.training.settings import CHANGEABLE, RunSettings
 
 LOCK = ".edgewise-lock"
-# The settings first: without them, what is left is no run that could be continued.
-OURS = ("config.toml", "run.json", "metrics.jsonl", "tensorboard", "checkpoints", "best", "last")
+CHECKPOINTS = "checkpoints"
+OTHERS = ("config.toml", "run.json", "metrics.jsonl", "tensorboard", "best", "last")
 PACKAGES = ("edgewise", "torch", "numpy", "sentencepiece", "safetensors")
 
 
@@ -35,21 +34,24 @@ def run_folder(settings: RunSettings, corpus: Corpus, *, overwrite: bool) -> Ite
     folder = settings.out
     # Other programs have a config.toml too; a run that was copied may lack its hidden lock.
     ours = (folder / LOCK).exists() or (is_run(folder) and (folder / "run.json").exists())
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"--out must be a folder; {folder} is a file: choose another --out")
     if folder.exists() and any(folder.iterdir()) and not ours:
         raise SettingError(
             f"{folder} exists and is not a training run: choose another --out, or remove it"
         )
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder):
-        sweep(folder)
+        recover(folder)
         if is_run(folder) and not overwrite:
             _same_run(folder, settings, corpus)
+            write_text(folder / "config.toml", settings.toml())
         else:
-            for name in OURS:
-                _remove(folder / name)
-            identity = {"corpus": corpus.digest, "vocabulary": corpus.vocabulary.digest}
-            write_json(folder / "run.json", identity | {"starts": []})
-        write_text(folder / "config.toml", settings.toml())
+            with set_aside(folder / CHECKPOINTS, OTHERS):
+                identity = {"corpus": corpus.digest, "vocabulary": corpus.vocabulary.digest}
+                write_json(folder / "run.json", identity | {"starts": []})
+                write_text(folder / "config.toml", settings.toml())
+                (folder / CHECKPOINTS).mkdir()
         yield folder
 
 
@@ -110,22 +112,13 @@ def _shown(value: object) -> object:
     return "none" if value is None else value
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     with (folder / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(file.fileno()):
             raise SettingError(
                 f"another process is training in {folder}: wait for it, or choose another --out"
-            ) from None
+            )
         file.write(str(os.getpid()))
         file.flush()
         yield

@@ -38,6 +38,11 @@ def _shape(result: GraphResult) -> dict[int, list[int]]:
     return {hops: test.graphs.tolist() for hops, test in result.tests.items()}
 
 
+def report_path(out: Path) -> Path:
+    """Return where the Markdown of the report is written."""
+    return out / "reports" / "clutrr" / "clutrr.md"
+
+
 def write_report(experiment: GraphExperiment, out: Path) -> Path | None:
     """Markdown, JSON and, where matplotlib is there, PNG; None if no cell is finished."""
     results = results_of(experiment, out)
@@ -49,15 +54,14 @@ def write_report(experiment: GraphExperiment, out: Path) -> Path | None:
     if not sets:
         return None
     report = GraphReport(experiment, COMMAND, sets)
-    path = out / "reports" / "clutrr" / "clutrr.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = report_path(out)
 
     def draw(to: Path) -> None:
         from edgewise.reproduction.clutrr.plot import plot
 
         plot(report, to)
 
+    write_json(path.with_suffix(".json"), report.as_dict())  # first: it marks a report
     picture = write_picture(draw, path.with_suffix(".png"))
-    write_json(path.with_suffix(".json"), report.as_dict())
     write_text(path, markdown(report, picture))
     return path

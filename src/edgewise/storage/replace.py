@@ -1,0 +1,260 @@
+"""Files and folders that appear complete or not at all.
+
+A writer fills a new file or folder beside its target, then renames it. Until then the target is
+unchanged. The names of what it makes are random and stand in a journal beside the target, which is
+locked while the writer lives. What a killed writer left behind is found by its journal, by the next
+writer of the same target or by `recover`; nothing else is ever removed.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from edgewise.errors import DataError, SettingError
+from edgewise.storage.files import read_json
+from edgewise.storage.locks import try_lock
+
+JOURNAL = ".edgewise-journal-"
+# What becomes the target; what was the target; a folder of what was beside it; what is removed.
+_NEW, _OLD, _ASIDE, _REMOVED = (f".edgewise-{kind}-" for kind in ("new", "old", "aside", "removed"))
+_NAME = re.compile(r"\.edgewise-(new|old|aside|removed)-[0-9a-f]{16}")
+
+
+def resolved(path: Path) -> Path:
+    """Follow links, also of a path that is not there; what a link points to is what is written."""
+    return Path(os.path.realpath(path))
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a path beside `target` to make a file, folder or link at; in the end it is `target`.
+
+    A folder that is there is moved away just before that and removed after it. After a kill between
+    the two, the next writer or `recover` puts it back. If something else appears at `target` in the
+    meantime, it stays, and SettingError is raised.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _journal(target):
+        names = _record(target, _NEW, _OLD)
+        new, old = map(target.with_name, names)
+        before = _identity(target)
+        try:
+            yield new
+            _flush_tree(new)
+            if _identity(target) != before:
+                raise SettingError(
+                    f"{target} was changed by somebody else while it was being written: it is left "
+                    "as it is"
+                )
+            if _is_folder(new) and before is not None:
+                target.rename(old)
+            new.replace(target)
+            _flush(target.parent)
+        finally:
+            _clean_up(target, names)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill, which becomes `path` in the end; see `replacing`."""
+    with replacing(resolved(path)) as new:
+        new.mkdir()
+        yield new
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write, which is replaced in the end; links are followed, modes are kept.
+
+    What is there and not a regular file, such as a device or a FIFO, is written into.
+    """
+    path = resolved(path)
+    mode = path.stat().st_mode if path.exists() else None
+    if mode is not None and not stat.S_ISREG(mode):
+        try:
+            with path.open("wb") as file:
+                yield file
+        except BrokenPipeError:  # which ends a command quietly if it is of standard output
+            raise OSError(errno.EIO, "nobody reads it any more", str(path)) from None
+        return
+    with replacing(path) as new, new.open("xb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), stat.S_IMODE(mode))
+        yield file
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file at once; see `output_file`."""
+    with output_file(path) as file:
+        # surrogatepass: names of files need not be UTF-8.
+        file.write(text.encode("utf-8", "surrogatepass"))
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file at once; see `output_file`."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def set_aside(target: Path, others: Sequence[str]) -> Iterator[None]:
+    """Move a folder and others beside it away while new ones are made; in the end remove them.
+
+    When all new ones are there, the block must make `target`, as the last one. Without it, after an
+    error or a kill, the old ones are put back.
+    """
+    with _journal(target):
+        names = _record(target, _ASIDE)
+        aside = target.with_name(names[0])
+        aside.mkdir()
+        try:
+            for path in (target, *map(target.with_name, others)):
+                if os.path.lexists(path):
+                    path.rename(aside / path.name)
+            yield
+        finally:
+            _clean_up(target, names)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder so that after a kill it is complete or gone."""
+    with _journal(path):
+        names = _record(path, _REMOVED)
+        path.rename(path.with_name(names[0]))
+        _clean_up(path, names)
+
+
+def recover(folder: Path) -> None:
+    """Clean up what killed writers left in a folder, by their journals.
+
+    Raise SettingError if one of them is still at work.
+    """
+    for journal in folder.glob(f"{JOURNAL}*"):
+        try:
+            name, _ = _recorded(journal)
+        except (DataError, FileNotFoundError):  # not ours, or just finished
+            continue
+        with _journal(folder / name):
+            pass  # which cleans up
+
+
+@contextmanager
+def _journal(target: Path) -> Iterator[None]:
+    """Lock the journal of a target, after cleaning up what an earlier one lists."""
+    path = _journal_path(target)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            if not try_lock(descriptor):
+                raise SettingError(f"another process is writing {target}: wait for it to end")
+            # A writer that has ended meanwhile removed the file that was opened here.
+            if _identity(path) != _identity_of(os.fstat(descriptor)):
+                continue
+            if os.fstat(descriptor).st_size:
+                name, names = _recorded(path)
+                _clean_up(target.with_name(name), names)
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _journal_path(target: Path) -> Path:
+    """Beside the target; of a fixed length, since names of files have a greatest one."""
+    digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()
+    return target.with_name(f"{JOURNAL}{digest[:16]}")
+
+
+def _record(target: Path, *kinds: str) -> list[str]:
+    """Return a random name of each kind, after they are noted in the journal, which is locked."""
+    names = [f"{kind}{secrets.token_hex(8)}" for kind in kinds]
+    with _journal_path(target).open("r+b") as file:
+        content = {"target": os.fsencode(target.name).hex(), "names": names}
+        file.write(json.dumps(content).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    return names
+
+
+def _recorded(journal: Path) -> tuple[str, list[str]]:
+    """Return the name of the target and what was made for it; DataError if it is no journal."""
+    content = read_json(journal)
+    try:
+        target = os.fsdecode(bytes.fromhex(content["target"]))
+        names = [name for name in content["names"] if _NAME.fullmatch(name)]
+    except (KeyError, TypeError, ValueError):
+        target, names = "", []
+    if not names or _journal_path(journal.with_name(target or "-")) != journal:
+        raise DataError(f"{journal} is not a journal of edgewise: move it away")
+    return target, names
+
+
+def _clean_up(target: Path, names: list[str]) -> None:
+    """Put what was there back if there is no target, and remove the rest."""
+    for path in map(target.with_name, names):
+        if path.name.startswith(_OLD) and path.exists() and not target.exists():
+            path.rename(target)
+            continue
+        if path.name.startswith(_ASIDE) and path.exists() and not target.exists():
+            _put_back(path, target)
+        _delete(path)
+
+
+def _delete(path: Path) -> None:
+    if _is_folder(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _put_back(aside: Path, target: Path) -> None:
+    """Move what was set aside back, in place of what is new; the target last."""
+    for path in sorted(aside.iterdir(), key=lambda path: path.name == target.name):
+        _delete(target.with_name(path.name))
+        path.rename(target.with_name(path.name))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        return _identity_of(path.lstat())
+    except FileNotFoundError:
+        return None
+
+
+def _identity_of(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _flush_tree(path: Path) -> None:
+    """Flush a file, or a folder and all files in it, to the disk."""
+    if path.is_symlink():
+        return
+    for folder, _, names in os.walk(path):
+        for name in names:
+            _flush(Path(folder, name))
+        _flush(Path(folder))
+    if not path.is_dir():
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
