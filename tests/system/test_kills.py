@@ -108,3 +108,25 @@ def test_a_run_killed_before_each_of_its_renames_in_turn_ends_as_one_left_alone(
         assert newest <= step <= logged_step(run)
         newest = step
     finish_and_compare(config, run, newest + 3, tmp_path / "log")
+
+
+@pytest.mark.parametrize("rename", [*range(1, 9), pytest.param(12, marks=pytest.mark.long)])
+def test_a_run_killed_while_it_is_overwritten_is_the_old_one_or_the_new_one(
+    rename: int, config: Path, tmp_path: Path
+) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    for steps, options in ((2, []), (1, ["--training.seed", "9", "--overwrite"])):
+        process = Started(
+            *([*arguments(config, run, steps), *options], log),
+            signal=signal.SIGKILL if options else 0,
+            at_rename=rename,
+        )
+        assert process.code() == (-signal.SIGKILL if options else 0), process.said()
+    # The same command without --overwrite goes on with whichever there is.
+    codes = [
+        Started([*arguments(config, run, 3), *options], log).code()
+        for options in ([], ["--training.seed", "9"])
+    ]
+    assert codes in ([0, 2], [2, 0])
+    left = [str(path.relative_to(run)) for path in run.rglob(".*") if path.name != ".edgewise-lock"]
+    assert left == []

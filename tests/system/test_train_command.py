@@ -1,6 +1,9 @@
 """`edgewise train` and `edgewise average`: what they do, and what they say to bad input."""
 
+import errno
+import importlib
 import json
+import os
 import re
 import shutil
 import tomllib
@@ -10,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from everything import everything
 from messages import assert_mentions, raises
 from small_runs import Started, make_corpus, metrics, result, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from edgewise import __version__
 from edgewise.checkpoint.model_folder import model_languages, read_model
-from edgewise.cli.main import BAD_DATA, FAILURE, USAGE, run
+from edgewise.cli.main import BAD_DATA, FAILURE, INPUT_OUTPUT, USAGE, run
 from edgewise.data.corpus import Corpus
 from edgewise.data.prepare import Bitext, prepare
 from edgewise.data.text import TextFile
@@ -625,6 +629,52 @@ def test_average_of_too_few_or_too_many_is_refused(
     said = refused(capsys, USAGE, *arguments)
     assert_mentions(said.replace(str(trained), ""), *facts)
     assert not (tmp_path / "mean").exists()
+
+
+@pytest.mark.parametrize("init", ["best", "link", "checkpoints/step-00000002/model", "../run/last"])
+def test_a_run_that_would_start_from_its_own_model_is_refused_and_left(
+    init: str, config: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copied.with_name("link") if init == "link" else copied / init
+    if init == "link":
+        path.symlink_to(copied / "best")
+    before = everything(copied)
+    options = ("--out", copied, "--overwrite", "--init-from", path)
+    said = refused(capsys, USAGE, "train", config, *options)
+    assert_mentions(said, "init_from", copied, path, "--out")
+    after = everything(copied)
+    assert after == before
+
+
+def test_overwriting_a_run_that_fails_to_begin_leaves_the_old_one(
+    config: Path, copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copied / "notes.txt").write_text("mine")
+    before = everything(copied)
+    module = importlib.import_module("edgewise.training.run")
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_text", full)
+        refused(capsys, INPUT_OUTPUT, "train", config, "--out", copied, "--overwrite")
+    assert everything(copied) == before
+    accepted(capsys, "train", config, "--out", copied, "--overwrite", "--training.steps", "1")
+    assert (copied / "notes.txt").read_text() == "mine"
+    assert [path.name for path in (copied / "checkpoints").glob("step-*")] == ["step-00000001"]
+    assert not [path for path in copied.glob(".*") if path.name != ".edgewise-lock"]
+
+
+@pytest.mark.parametrize("out", ["last", "best", "mean", "checkpoints/step-00000002/model"])
+def test_the_mean_is_not_written_into_the_run(
+    out: str, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = everything(copied)
+    options = ("--last", "2", "--out", copied / out, "--overwrite")
+    said = refused(capsys, USAGE, "average", copied, *options)
+    assert_mentions(said, "--out", copied, copied / out)
+    assert everything(copied) == before
 
 
 def test_average_of_no_run_or_to_an_existing_folder_is_refused(

@@ -152,6 +152,14 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path, again: str) -> Non
         assert names(tmp_path) == ["file", "out"]
 
 
+def test_a_kill_before_anything_is_recorded_leaves_nothing_after_recovery(tmp_path: Path) -> None:
+    killed("os.fsync = die\nwith new_folder(Path('out')): pass", tmp_path)
+    (journal,) = tmp_path.iterdir()
+    journal.write_bytes(b"")
+    recover(tmp_path)
+    assert names(tmp_path) == []
+
+
 AT_RENAME = """
 rename = Path.rename
 def counted(path, target):

@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from edgewise.errors import DataError, SettingError
 from edgewise.storage.files import read_json
-from edgewise.storage.locks import try_lock
+from edgewise.storage.locks import locked, try_lock
 
 JOURNAL = ".edgewise-journal-"
 # What becomes the target; what was the target; a folder of what was beside it; what is removed.
@@ -137,10 +137,13 @@ def recover(folder: Path) -> None:
 
     Raise SettingError if one of them is still at work.
     """
-    for journal in folder.glob(f"{JOURNAL}*"):
+    for journal in folder.glob(f"{JOURNAL}{16 * '[0-9a-f]'}"):
         try:
             name, _ = _recorded(journal)
-        except (DataError, FileNotFoundError):  # not ours, or just finished
+        except FileNotFoundError:  # its writer has just ended
+            continue
+        except DataError:
+            _remove_empty(journal)
             continue
         with _journal(folder / name):
             pass  # which cleans up
@@ -168,6 +171,15 @@ def _journal(target: Path) -> Iterator[None]:
             return
         finally:
             os.close(descriptor)
+
+
+def _remove_empty(journal: Path) -> None:
+    """Remove a journal whose writer was killed before it made anything; others stay."""
+    if not journal.is_file() or journal.stat().st_size:
+        return
+    with locked(journal) as free:
+        if free and not journal.stat().st_size:
+            journal.unlink()
 
 
 def _journal_path(target: Path) -> Path:

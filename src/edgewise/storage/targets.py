@@ -91,17 +91,20 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _require_parent(path: Path) -> None:
-    """Raise before the work, not after it, if nothing can be written beside `path`."""
-    parent = resolved(path).parent
+    """Raise OSError before the work, not after it, if nothing can be written to `path`."""
+    real = resolved(path)
+    parent = real.parent
     while not os.path.lexists(parent):
         parent = parent.parent
     code = 0
-    if not parent.is_dir():
+    if real.is_symlink():
+        code = errno.ELOOP
+    elif not parent.is_dir():
         code = errno.ENOTDIR
     elif not os.access(parent, os.W_OK | os.X_OK):
         code = errno.EACCES
     if code:
-        raise OSError(code, os.strerror(code), str(parent))
+        raise OSError(code, os.strerror(code), str(path if code == errno.ELOOP else parent))
 
 
 def _require_outside_checkpoints(path: Path) -> None:

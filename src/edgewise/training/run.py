@@ -18,7 +18,7 @@ import torch
 
 from edgewise.data.corpus import Corpus
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import read_json, recover, set_aside, write_json, write_text
+from edgewise.storage import read_json, recover, resolved, set_aside, write_json, write_text
 from edgewise.storage.locks import try_lock
 from edgewise.training.settings import CHANGEABLE, RunSettings
 
@@ -40,7 +40,7 @@ def run_folder(settings: RunSettings, corpus: Corpus, *, overwrite: bool) -> Ite
         raise SettingError(
             f"{folder} exists and is not a training run: choose another --out, or remove it"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    resolved(folder).mkdir(parents=True, exist_ok=True)
     with _lock(folder):
         recover(folder)
         if is_run(folder) and not overwrite:
