@@ -377,7 +377,7 @@ def test_a_damaged_model_folder_is_told_by_the_file(
 ) -> None:
     folder = write(random_model(vocabulary), vocabulary, tmp_path / "model")
     damage(folder / name)
-    with raises(DataError, folder, "damaged", name):
+    with raises(DataError, name):
         export(folder, tmp_path / "out")
     assert left(tmp_path) == {"model"}
 

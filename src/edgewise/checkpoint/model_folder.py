@@ -76,7 +76,7 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Tokenize
             f"{folder} is a training run; its models are {folder / 'best'} and {folder / 'last'}"
         )
     sealed = open_sealed(folder, KIND, VERSION)
-    settings, digest = _architecture(sealed.json("config.json"), folder / "config.json")
+    settings, digest = read_architecture(sealed.json("config.json"), folder / "config.json")
     vocabulary = load_tokenizer(sealed)
     if digest != vocabulary.digest:
         raise DataError(f"the vocabulary in {folder} is not the one the model was trained with")
@@ -86,7 +86,7 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Tokenize
     return tensors, settings, vocabulary
 
 
-def _architecture(config: object, file: Path) -> tuple[ModelSettings, object]:
+def read_architecture(config: object, file: Path) -> tuple[ModelSettings, object]:
     """Return the settings of a model, and the hash of its vocabulary."""
     vocabulary = config.get("vocabulary") if isinstance(config, dict) else None
     if not isinstance(config, dict) or not isinstance(vocabulary, dict):

@@ -21,14 +21,15 @@ from edgewise.checkpoint.model_folder import load_model
 from edgewise.data.tokenizer import Tokenizer
 from edgewise.data.vocabulary import BEGIN, END, UNKNOWN
 from edgewise.decoding.alignment import alignment_layer
-from edgewise.errors import EdgewiseError, SettingError
-from edgewise.interop.exported import write_exported
+from edgewise.errors import DataError, EdgewiseError, SettingError
+from edgewise.interop.exported import Exported, write_exported
 from edgewise.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer, sinusoids
 from edgewise.storage import new_folder, read_json, require_free_folder, seal
 
 KIND, VERSION = "CTranslate2 model", 2  # 2: config.json has what ours has
+VOCABULARY = "shared_vocabulary.json"
 
 # Its sinusoids are not ours (all sines, then all cosines, from position 1), and it adds them where
 # it finds no positions at all: so the table is written out, ours or zeros. CTranslate2 raises a
@@ -133,9 +134,11 @@ def specification(model: Transformer, vocabulary: Tokenizer) -> Any:
     for part, norm in ((spec.encoder, model.encoder_norm), (spec.decoder, model.decoder_norm)):
         if isinstance(norm, nn.LayerNorm):  # with norm = "pre" only
             set_norm(part.layer_norm, norm)
-    set_tokens(spec, vocabulary)
-    spec.config.add_source_bos, spec.config.add_source_eos = False, settings.source_end
-    spec.config.layer_norm_epsilon = settings.norm_epsilon
+    pieces = vocabulary.pieces(range(vocabulary.size))
+    spec.register_source_vocabulary(pieces)
+    spec.register_target_vocabulary(pieces)
+    for name, value in own_settings(vocabulary, settings).items():
+        setattr(spec.config, name, value)
     spec.validate()
     return spec
 
@@ -188,16 +191,34 @@ def set_norm(spec: Any, norm: nn.LayerNorm) -> None:
     spec.gamma, spec.beta = array(norm.weight), array(norm.bias)
 
 
-def set_tokens(spec: Any, vocabulary: Tokenizer) -> None:
-    """All pieces in order, and what those without text are for."""
-    pieces = vocabulary.pieces(range(vocabulary.size))
-    spec.register_source_vocabulary(pieces)
-    spec.register_target_vocabulary(pieces)
-    config = spec.config
-    config.unk_token, config.bos_token, config.eos_token = (
-        pieces[token] for token in (UNKNOWN, BEGIN, END)
-    )
-    config.decoder_start_token = pieces[BEGIN]
+def own_settings(vocabulary: Tokenizer, settings: ModelSettings) -> dict[str, object]:
+    """Return what the engine keeps in config.json, by its names."""
+    begin, end, unknown = vocabulary.pieces([BEGIN, END, UNKNOWN])
+    return {
+        "add_source_bos": False,
+        "add_source_eos": settings.source_end,
+        "bos_token": begin,
+        "decoder_start_token": begin,
+        "eos_token": end,
+        "unk_token": unknown,
+        "layer_norm_epsilon": settings.norm_epsilon,
+    }
+
+
+def require_own_settings(exported: Exported) -> None:
+    """Raise DataError unless the engine is set up for this model and its vocabulary."""
+    folder, vocabulary = exported.folder, exported.vocabulary
+    for name, value in own_settings(vocabulary, exported.settings).items():
+        found = exported.config.get(name)
+        if type(found) is not type(value) or found != value:
+            raise DataError(
+                f"{folder.path / 'config.json'}: {name} must be {value!r} for this model; it is "
+                f"{found!r:.80}"
+            )
+    if folder.json(VOCABULARY) != vocabulary.pieces(range(vocabulary.size)):
+        raise DataError(
+            f"{folder.path / VOCABULARY} must have the pieces of the tokenizer in their order"
+        )
 
 
 def array(tensor: Tensor) -> NDArray[np.float32]:

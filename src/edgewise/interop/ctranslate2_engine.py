@@ -16,16 +16,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.data.tokenizer import Tokenizer, load_tokenizer
+from edgewise.data.tokenizer import Tokenizer
 from edgewise.data.vocabulary import END
 from edgewise.decoding.batching import by_length
 from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
 from edgewise.decoding.settings import BATCH_TOKENS, DecodingSettings, penalty
 from edgewise.decoding.stepped import ROWS, alternatives, limits_of, renumbered
 from edgewise.errors import DataError, EdgewiseError, SettingError
-from edgewise.interop.ctranslate2 import KIND, POSITIONS, VERSION, decoding_options
-from edgewise.interop.exported import exported_settings
-from edgewise.storage import open_sealed
+from edgewise.interop.ctranslate2 import (
+    KIND,
+    POSITIONS,
+    VERSION,
+    decoding_options,
+    require_own_settings,
+)
+from edgewise.interop.exported import open_exported
 from edgewise.storage.manifest import EDITABLE
 
 
@@ -49,15 +54,17 @@ class CTranslate2Engine:
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
         """device: cpu, cuda or cuda:1; threads: None is its own choice."""
-        sealed = open_sealed(folder, KIND, VERSION)
+        exported = open_exported(folder, KIND, VERSION)
+        sealed = exported.folder
         try:
             import ctranslate2
         except ModuleNotFoundError:
             raise EdgewiseError(
                 "this engine needs ctranslate2: pip install 'edgewise[export]'"
             ) from None
-        self.vocabulary: Tokenizer = load_tokenizer(sealed)
-        self.settings, self.parameters = exported_settings(sealed)
+        self.vocabulary: Tokenizer = exported.vocabulary
+        self.settings, self.parameters = exported.settings, exported.parameters
+        require_own_settings(exported)
         self.batch_tokens = batch_tokens
         kind, _, number = device.partition(":")
         try:

@@ -1,18 +1,17 @@
 """What every exported folder has beside the engine's own files: tokenizer, settings, card."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from edgewise.checkpoint.card import write_card
-from edgewise.data.tokenizer import TOKENIZER, Tokenizer
+from edgewise.checkpoint.model_folder import read_architecture
+from edgewise.data.tokenizer import TOKENIZER, Tokenizer, load_tokenizer
 from edgewise.errors import DataError
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
-from edgewise.settings import describe_mistakes
-from edgewise.storage import SealedFolder, read_json, write_json
+from edgewise.storage import SealedFolder, open_sealed, read_json, write_json
 
 GENERATION = "generation_config.json"
 
@@ -42,13 +41,26 @@ def write_exported(
     write_card(new, {**(own or {}), **config})
 
 
-def exported_settings(folder: SealedFolder) -> tuple[ModelSettings, int]:
-    """Return the settings of an exported model, and the number of its parameters."""
-    config, file = folder.json("config.json"), folder.path / "config.json"
-    parameters = config.get("parameters") if isinstance(config, dict) else None
-    if type(parameters) is not int:
-        raise DataError(f"{file} must have an object 'architecture' and a number 'parameters'")
-    try:
-        return ModelSettings.model_validate(config.get("architecture")), parameters
-    except ValidationError as error:
-        raise DataError(f"{file}: {describe_mistakes(error)}") from None
+@dataclass(frozen=True)
+class Exported:
+    """What an exported folder has beside the engine's own files."""
+
+    folder: SealedFolder
+    config: dict[str, Any]
+    settings: ModelSettings
+    parameters: int
+    vocabulary: Tokenizer
+
+
+def open_exported(path: Path, kind: str, version: int) -> Exported:
+    """Open an exported folder; DataError if its parts do not belong together."""
+    folder = open_sealed(path, kind, version)
+    config, file = folder.json("config.json"), path / "config.json"
+    settings, digest = read_architecture(config, file)
+    parameters = config.get("parameters")
+    if type(parameters) is not int or parameters < 0:
+        raise DataError(f"{file} must have a number 'parameters'; it is {parameters!r:.80}")
+    vocabulary = load_tokenizer(folder)
+    if digest != vocabulary.digest:
+        raise DataError(f"the vocabulary in {path} is not the one the model was trained with")
+    return Exported(folder, config, settings, parameters, vocabulary)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.batches import padded
-from edgewise.data.tokenizer import Tokenizer, load_tokenizer
+from edgewise.data.tokenizer import Tokenizer
 from edgewise.data.vocabulary import BEGIN
 from edgewise.decoding.batching import by_length
 from edgewise.decoding.beam import Step
@@ -21,9 +21,9 @@ from edgewise.decoding.engine import Tokens
 from edgewise.decoding.settings import BATCH_TOKENS
 from edgewise.decoding.stepped import ROWS, SteppedEngine, Together, same_vocabulary
 from edgewise.errors import DataError, EdgewiseError
-from edgewise.interop.exported import exported_settings
+from edgewise.interop.exported import open_exported
 from edgewise.interop.onnx import KIND, VERSION, layer_names
-from edgewise.storage import SealedFolder, open_sealed
+from edgewise.storage import SealedFolder
 
 LARGEST_GRAPH = 1 << 31  # bytes; larger ones have their weights in a file beside them
 
@@ -104,16 +104,15 @@ class OnnxModel:
     """The two graphs of a folder."""
 
     def __init__(self, folder: Path, threads: int | None) -> None:
-        sealed = open_sealed(folder, KIND, VERSION)
+        exported = open_exported(folder, KIND, VERSION)
         try:
             import onnxruntime
         except ModuleNotFoundError:
             raise EdgewiseError(
                 "this engine needs onnxruntime: pip install 'edgewise[export]'"
             ) from None
-        self.settings, self.parameters = exported_settings(sealed)
-        self.vocabulary = load_tokenizer(sealed)
-        settings = self.settings
+        self.settings, self.parameters = exported.settings, exported.parameters
+        self.vocabulary, settings = exported.vocabulary, exported.settings
         self.heads, self.d_head = settings.heads, settings.d_model // settings.heads
         self.memory, self.past, self.present = (
             layer_names(settings.decoder_layers, kind) for kind in ("memory", "past", "present")
@@ -126,7 +125,7 @@ class OnnxModel:
         try:
             self._encoder, self._decoder = (
                 onnxruntime.InferenceSession(
-                    _graph(sealed, name), options, providers=["CPUExecutionProvider"]
+                    _graph(exported.folder, name), options, providers=["CPUExecutionProvider"]
                 )
                 for name in ("encoder", "decoder")
             )
@@ -134,7 +133,7 @@ class OnnxModel:
             raise
         except Exception as error:  # of several kinds, which it does not document
             raise DataError(f"ONNX Runtime cannot run {folder}: {error!s:.300}") from None
-        sealed.require_unchanged()
+        exported.folder.require_unchanged()
         self.value = onnxruntime.OrtValue.ortvalue_from_numpy
 
         found = {each.name for each in self._decoder.get_inputs()}

@@ -58,7 +58,7 @@ def parse_json(content: bytes, path: Path) -> Any:
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
-        reason = f"{error.msg} in line {error.lineno}, column {error.colno}"
+        reason = f"{error.msg.removesuffix(' at')} in line {error.lineno}, column {error.colno}"
     except UnicodeDecodeError as error:
         reason = f"byte {error.start + 1} is not UTF-8"
     except RecursionError:
