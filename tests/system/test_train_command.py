@@ -176,9 +176,8 @@ def test_all_mistakes_are_told_at_once(
 ) -> None:
     path = changed(config, tmp_path, "d_ff = 32", "d_ff = 0")
     arguments = ("train", path, "--out", tmp_path / "run", "--training.keep", "0")
-    first, second = refused(capsys, USAGE, *arguments).splitlines()
-    assert_mentions(first, "model.d_ff")
-    assert_mentions(second, "training.keep")
+    (said,) = refused(capsys, USAGE, *arguments).splitlines()
+    assert_mentions(said, "model.d_ff", "training.keep")
 
 
 def test_a_missing_configuration_is_named(

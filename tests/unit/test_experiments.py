@@ -158,7 +158,7 @@ def test_what_a_cell_depends_on_is_in_its_name() -> None:
 @pytest.mark.parametrize(
     ("text", "facts"),
     [
-        ('title = "x"', ("name: Field required", "title")),
+        ('title = "x"', ("name must be set", "title")),
         ('name = "x"\nmodle = {}', ("modle",)),
         ('name = "x"\n[training]\nseed = 2', ("training.seed",)),
         ("name = ", ("TOML",)),
@@ -252,6 +252,8 @@ def test_a_scale_of_ones_own_may_be_based_on_another(tmp_path: Path) -> None:
         ('base = "multi30k"\n[training]\nthreads = 2', ("threads", "scale")),
         ('base = "multi30k"\n[grammar]\ntrain = 9\nvalid = 9\ntest = 9', ("files", "grammar")),
         (FILES.format("train.{lang}"), ("train.{lang}", "{language}")),
+        (FILES.format("train.{language.no}"), ("train.{language.no}", "{language}")),
+        ('base = "multi30k"\ncatalogue = "{pair.no}"', ("{pair.no}", "{pair}")),
         (FILES.format("/a"), ("/a", "--data")),
         (FILES.format("../a"), ("../a", "--data")),
         ('base = "multi30k"\n[files]\ntrain = []', ("files.train", 1)),

@@ -8,28 +8,20 @@ from collections.abc import Iterable
 import pydantic
 from cyclopts import CycloptsError
 
+from edgewise.settings import describe_mistakes, one_line, show
+
 PREFIX = "EDGEWISE_"
 
 
 def explain_settings(error: CycloptsError | pydantic.ValidationError) -> str:
-    """One line a mistake: the setting, what was expected, what came."""
+    """Return what is wrong: the setting, what was expected, what was received."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, pydantic.ValidationError):
         cause = cause.__cause__ or cause.__context__
-    if cause is None:
-        return re.sub(r'"\[(.*?)\]"', lambda m: m[1].replace("][", "."), str(error))
-    lines = []
-    for mistake in cause.errors():
-        name = ".".join(str(part) for part in mistake["loc"])
-        message = mistake["msg"].removeprefix("Value error, ")
-        expected = message.replace("Input should be", "must be")
-        if not name or mistake["type"] == "value_error":
-            lines.append(f"{name}: {message}" if name else message)
-        elif mistake["type"] == "missing":
-            lines.append(f"{name} must be set, in the file or as --{name.replace('_', '-')}")
-        else:
-            lines.append(f"{name} {expected}; got {mistake['input']!r}")
-    return "\n".join(lines)
+    if cause is not None:
+        return describe_mistakes(cause, flags=True)
+    message = re.sub(r'"\[(.*?)\]"', lambda m: m[1].replace("][", "."), str(error))
+    return one_line(re.sub(r'"[^"]{61,}"', lambda m: show(m[0][1:-1]), message))
 
 
 def unknown_variables(known: Iterable[str]) -> str:

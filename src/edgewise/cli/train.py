@@ -1,6 +1,5 @@
 """edgewise train."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ from cyclopts.config import Dict, Env
 from edgewise.cli.console import say
 from edgewise.cli.names import PREFIX, unknown_variables
 from edgewise.errors import SettingError
+from edgewise.settings import read_toml
 from edgewise.training.settings import RunSettings
 
 
@@ -65,12 +65,7 @@ def settings_sources(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     if not tokens:
         return
     path = Path(tokens[0].value)
-    if not path.is_file():
-        raise SettingError(f"there is no configuration file {path} (configs/ has some)")
-    try:
-        settings = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} is not a TOML file: {error}") from None
+    settings = read_toml(path, "a TOML file with settings (configs/ has some)")
     if "overwrite" in settings:
         raise SettingError(f"{path} sets overwrite, which can be given as --overwrite only")
     if path.name == "config.toml" and (path.parent / "run.json").is_file():

@@ -19,6 +19,7 @@ from edgewise.decoding.settings import (
     penalty,
 )
 from edgewise.errors import ArgumentError, DataError, SettingError
+from edgewise.settings import describe_mistakes
 from edgewise.storage import read_json
 
 
@@ -161,7 +162,7 @@ class Translator:
         try:
             return DecodingSettings(**merged)
         except ValidationError as error:
-            raise SettingError(_first(error)) from None
+            raise SettingError(describe_mistakes(error)) from None
 
     def _refusal(self, tokens: Tokens) -> str | None:
         if len(tokens) <= self.max_source_tokens:
@@ -209,16 +210,9 @@ def folder_settings(folder: Path) -> DecodingSettings:
     try:
         return DecodingSettings.model_validate(read_json(folder / "generation_config.json"))
     except ValidationError as error:
-        message = _first(error)
-        raise DataError(f"{folder / 'generation_config.json'} cannot be read: {message}") from None
-
-
-def _first(error: ValidationError) -> str:
-    """The first mistake: the setting, and what is wrong with it."""
-    mistake = error.errors()[0]
-    name = ".".join(map(str, mistake["loc"]))
-    message = mistake["msg"].removeprefix("Value error, ")
-    return f"{name}: {message}" if name else message
+        raise DataError(
+            f"{folder / 'generation_config.json'}: {describe_mistakes(error)}"
+        ) from None
 
 
 def _strings(name: str, values: Iterable[str]) -> list[str]:

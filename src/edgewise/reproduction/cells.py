@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.reproduction.experiments import Row, first_error
+from edgewise.reproduction.experiments import Row
 from edgewise.reproduction.scales import Scale
+from edgewise.settings import describe_mistakes
 from edgewise.training.settings import RunSettings, TrainingSettings
 
 
@@ -108,7 +109,7 @@ def cell_of(row: Row, scale: Scale, pair: str, seed: int, changes: Changes) -> C
         model = ModelSettings(**scale.model.model_dump() | row.model)
         trained = TrainingSettings(**scale.training.model_dump() | training)
     except ValidationError as error:
-        raise SettingError(f"row {row.name}: {first_error(error)}") from None
+        raise SettingError(f"row {row.name}: {describe_mistakes(error)}") from None
     average = row.average or scale.average
     if average > trained.keep:
         raise SettingError(

@@ -3,7 +3,6 @@
 They lie in experiments/*.toml; a researcher's own row is a file of the same fields.
 """
 
-import tomllib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from edgewise.errors import SettingError
-from edgewise.settings import Settings
+from edgewise.settings import Settings, describe_mistakes, read_toml
 
 FOLDER = Path(__file__).parent / "experiments"
 Part = Literal["valid", "test"]
@@ -113,27 +112,11 @@ def read_experiment(name: str) -> Experiment:
 
 def read_row(path: Path) -> Row:
     """A researcher's own row."""
-    if not path.is_file():
-        raise SettingError(f"there is no file {path} (--row takes a TOML file with a row)")
+    fields = ", ".join(Row.model_fields)
     try:
-        return Row(**read_toml(path))
+        return Row.model_validate(read_toml(path, f"a TOML file for --row, with {fields}"))
     except ValidationError as error:
-        fields = ", ".join(Row.model_fields)
-        raise SettingError(f"{path}: {first_error(error)} (a row has {fields})") from None
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} is not a TOML file: {error}") from None
-
-
-def first_error(error: ValidationError) -> str:
-    """What is wrong, and where."""
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else str(first["msg"])
+        raise SettingError(f"{path}: {describe_mistakes(error)} (a row has {fields})") from None
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -8,11 +8,18 @@ from pydantic import Field, ValidationError, model_validator
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.reproduction.experiments import Part, first_error, nearest, read_toml
-from edgewise.settings import Settings
+from edgewise.reproduction.experiments import Part, nearest
+from edgewise.settings import Settings, describe_mistakes, read_toml, show
 from edgewise.training.settings import TrainingSettings
 
 FOLDER = Path(__file__).parent / "scales"
+
+
+def _require_braces(text: str, field: str) -> None:
+    """Raise ValueError if a text has other fields for str.format than this one."""
+    rest = text.replace(field, "")
+    if "{" in rest or "}" in rest:
+        raise ValueError(f"{text} must have no other braces than {field}")
 
 
 class Files(Settings):
@@ -30,12 +37,8 @@ class Files(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> "Files":
         for name in (*self.train, *self.valid, *self.test):
-            try:
-                filled = name.format(language="en")
-            except (KeyError, IndexError, ValueError):
-                raise ValueError(
-                    f"{name} must have no other braces than {{language}}, for en, de, …"
-                ) from None
+            _require_braces(name, "{language}")
+            filled = name.format(language="en")
             if not filled or Path(filled).is_absolute() or ".." in Path(filled).parts:
                 raise ValueError(f"{name} must be the name of a file below the folder of --data")
         return self
@@ -81,6 +84,7 @@ class Scale(Settings):
     def _consistent(self) -> "Scale":
         if (self.files is None) == (self.grammar is None):
             raise ValueError("files or grammar must be given, one of them")
+        _require_braces(self.catalogue or "", "{pair}")
         if (self.training.threads, self.training.seed) != (None, TrainingSettings().seed):
             raise ValueError("threads is a setting of the scale itself, and --seeds gives seeds")
         if self.held_out and (self.max_source_words is None or not self.buckets):
@@ -105,14 +109,12 @@ def read_scale(name: str) -> Scale:
     """One of those that come with edgewise, or a researcher's own by the name of its file."""
     if name.endswith(".toml"):
         path = Path(name)
-        if not path.is_file():
-            raise SettingError(f"there is no file {path} (--scale takes a name, or a TOML file)")
         if path.stem in scale_names():
             raise SettingError(f"{path} has the name of a scale that is there: give it another")
         try:
-            return Scale(**{"name": path.stem, **_merged(path)})
+            return Scale.model_validate({"name": path.stem, **_merged(path)})
         except ValidationError as error:
-            raise SettingError(f"{path}: {first_error(error)}") from None
+            raise SettingError(f"{path}: {describe_mistakes(error)}") from None
     if name not in scale_names():
         raise SettingError(f"there is no scale {name}{nearest(name, scale_names())}")
     return Scale(**{"name": name, **_merged(FOLDER / f"{name}.toml")})
@@ -120,13 +122,13 @@ def read_scale(name: str) -> Scale:
 
 def _merged(path: Path) -> dict[str, Any]:
     """A file's content over that of the scale it is based on."""
-    content = read_toml(path)
+    content = read_toml(path, "a TOML file for --scale, which also takes a name")
     base = content.pop("base", None)
     if base is None:
         return content
     if base not in scale_names():
         near = nearest(str(base), scale_names())
-        raise SettingError(f"{path}: there is no scale {base}{near}")
+        raise SettingError(f"{path}: base: there is no scale {show(base)}{near}")
     below = _merged(FOLDER / f"{base}.toml")
     for key, value in content.items():
         merges = isinstance(value, dict) and isinstance(below.get(key), dict) and key != "files"

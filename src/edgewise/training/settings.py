@@ -1,14 +1,13 @@
 """What a run is told: where the data is, what the model is, how it is trained."""
 
 import json
-import tomllib
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.settings import Settings
+from edgewise.settings import Settings, describe_mistakes, read_toml
 
 
 class TrainingSettings(Settings):
@@ -70,9 +69,9 @@ class RunSettings(Settings):
     def read(cls, path: Path) -> "RunSettings":
         """The settings of a TOML file."""
         try:
-            return cls(**tomllib.loads(path.read_text("utf-8")))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingError(f"{path} is not a TOML file: {error}") from None
+            return cls.model_validate(read_toml(path))
+        except ValidationError as error:
+            raise SettingError(f"{path}: {describe_mistakes(error)}") from None
 
     def resolved(self) -> "RunSettings":
         """The same with paths that hold wherever the run is continued from."""
