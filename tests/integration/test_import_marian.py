@@ -13,8 +13,7 @@ from foreign_models import D_MODEL, ENGLISH, GERMAN, hostile, marian_folder
 from messages import assert_mentions, raises
 from safetensors.torch import load_file, save_file
 
-from edgewise.checkpoint.model_folder import load_model, model_languages
-from edgewise.data.tokenizer import load_tokenizer
+from edgewise.checkpoint.model_folder import load_model, model_languages, read_model
 from edgewise.data.vocabulary import BEGIN, END, PAD, UNKNOWN
 from edgewise.decoding import Translator
 from edgewise.errors import DataError, SettingError
@@ -54,7 +53,7 @@ class Imported:
     @property
     def rows(self) -> list[int]:
         """Our token of each row of the output."""
-        vocabulary = load_tokenizer(self.folder)
+        vocabulary = read_model(self.folder)[2]
         tokens = {piece: i for i, piece in enumerate(vocabulary.pieces(range(vocabulary.size)))}
         return [
             tokens[self.tokenizer.decoder.get(row, f"<row {row}>")]
@@ -143,7 +142,7 @@ def test_random_weights_give_the_same_logits_and_translations(tmp_path: Path) ->
 
 
 def unsaid(imported: Imported) -> list[int]:
-    excluded = set(load_tokenizer(imported.folder).excluded)
+    excluded = set(read_model(imported.folder)[2].excluded)
     return [row for row, token in enumerate(imported.rows) if token in excluded]
 
 
@@ -153,7 +152,7 @@ def unsaid(imported: Imported) -> list[int]:
 def test_text_is_cut_as_by_transformers(codes: tuple[str, ...], two: bool, tmp_path: Path) -> None:
     _, tokenizer = marian_folder(tmp_path, two=two, codes=codes)
     import_marian(tmp_path / "model", tmp_path / "out")
-    vocabulary = load_tokenizer(tmp_path / "out")
+    vocabulary = read_model(tmp_path / "out")[2]
     odd = ["x\u03a9y \U0001f600 z", "  two   spaces ", "\uff21\u00bd", "'' -- ...", "", "q<unk"]
     texts = [*ENGLISH[:40], *odd]
     if codes:

@@ -1,17 +1,18 @@
 """Weights of other toolkits, read as data. No other file here opens what can hold code."""
 
 import re
+import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
 from errno import EINVAL
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from edgewise.errors import DataError
+
+MOST_SHARED = 4  # names of one tensor, as of embeddings
 
 
 def read_saved(path: Path) -> object:
@@ -19,6 +20,7 @@ def read_saved(path: Path) -> object:
 
     A file that asks for anything else is refused when it does, before that is imported or called.
     """
+    _require_stored(path)
     try:
         with torch.serialization.safe_globals([Namespace]):
             result: object = torch.load(path, map_location="cpu", weights_only=True)
@@ -35,12 +37,21 @@ def read_saved(path: Path) -> object:
     return result
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
+def _require_stored(path: Path) -> None:
+    """Raise DataError for an archive that would be larger in memory than on the disk.
+
+    torch.save compresses nothing; PyTorch would read a compressed entry of any size.
+    """
+    if not zipfile.is_zipfile(path):
+        return
     try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise DataError(f"{path} is not a safetensors file, or damaged: {error}") from None
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return  # as damaged as PyTorch will find it
+    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+    if not stored or sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise DataError(f"{path} has compressed entries, which torch.save does not write")
 
 
 class ForeignWeights:
@@ -58,6 +69,13 @@ class ForeignWeights:
                 kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
                 raise DataError(f"{file}: {name!r} must be a dense tensor of floats; it is {kind}")
             self._tensors[name] = tensor
+        # Names may share memory, as tied embeddings do, and a stride of 0 repeats what is stored.
+        size = sum(each.numel() * each.element_size() for each in self._tensors.values())
+        if size > MOST_SHARED * max(file.stat().st_size, 1 << 20):
+            raise DataError(
+                f"{file} declares tensors of {size:,} bytes in all, {MOST_SHARED} times more than "
+                "it has"
+            )
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors

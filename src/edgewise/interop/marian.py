@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from edgewise.checkpoint.model_folder import GENERATION, KIND, write_model
+from edgewise.checkpoint.tensors import load_tensors
 from edgewise.data.languages import NAMES
 from edgewise.data.vocabulary import BEGIN, PAD, UNKNOWN
 from edgewise.decoding.settings import DecodingSettings
@@ -20,11 +21,11 @@ from edgewise.errors import DataError, SettingError
 from edgewise.interop.arrangement import Arrangement, Special, divide_embeddings, unused
 from edgewise.interop.fields import Fields
 from edgewise.interop.foreign_layers import modules, settings_of, shapes_of, take_modules
-from edgewise.interop.foreign_weights import ForeignWeights, read_safetensors, read_saved
-from edgewise.interop.sentencepieces import text_pieces
+from edgewise.interop.foreign_weights import ForeignWeights, read_saved
+from edgewise.interop.sentencepieces import LARGEST, text_pieces
 from edgewise.model.settings import Activation, ModelSettings
 from edgewise.model.transformer import sinusoids
-from edgewise.storage import new_folder, read_json, require_free_folder
+from edgewise.storage import new_folder, read_json, read_regular, require_free_folder
 
 ACTIVATIONS: dict[str, Activation] = {
     **{"relu": "relu", "gelu": "gelu"},
@@ -243,7 +244,7 @@ def _fields(folder: Path, name: str, *, required: bool = False) -> Fields:
 
 
 def _sentencepiece(folder: Path, name: str) -> bytes:
-    model = _required(folder, name).read_bytes()
+    model = read_regular(_required(folder, name), LARGEST)
     text_pieces(model, folder / name)
     return model
 
@@ -251,7 +252,7 @@ def _sentencepiece(folder: Path, name: str) -> bytes:
 def _weights(folder: Path) -> ForeignWeights:
     safe, saved = folder / "model.safetensors", folder / "pytorch_model.bin"
     if safe.is_file():
-        return ForeignWeights(read_safetensors(safe), safe)
+        return ForeignWeights(load_tensors(safe), safe)
     if saved.is_file():
         return ForeignWeights(read_saved(saved), saved)
     raise DataError(

@@ -16,9 +16,9 @@ from edgewise.interop.arrangement import Arrangement, Special, divide_embeddings
 from edgewise.interop.fields import Fields
 from edgewise.interop.foreign_layers import modules, settings_of, shapes_of, take_modules
 from edgewise.interop.foreign_weights import ForeignWeights, read_saved
-from edgewise.interop.sentencepieces import text_pieces
+from edgewise.interop.sentencepieces import LARGEST, text_pieces
 from edgewise.model.settings import Activation, ModelSettings
-from edgewise.storage import new_folder, require_free_folder
+from edgewise.storage import new_folder, read_regular, require_free_folder
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
 # Of each option that changes what is computed: the default there, and what is imported.
@@ -197,7 +197,7 @@ def _vocabularies(vocab: Fields, options: Fields) -> tuple[list[str], list[str],
 def _sentencepiece(path: Path) -> bytes:
     if not path.is_file():
         raise SettingError(f"there is no file {path}; --tokenizer must be a sentencepiece model")
-    return path.read_bytes()
+    return read_regular(path, LARGEST)
 
 
 def _require_fitting(

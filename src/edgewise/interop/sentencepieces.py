@@ -6,6 +6,8 @@ import sentencepiece
 
 from edgewise.errors import DataError
 
+LARGEST = 256 << 20  # bytes of a model
+
 
 def text_pieces(model: bytes, file: Path) -> set[str]:
     """What text can be cut into; DataError if the file's content is no sentencepiece model."""
