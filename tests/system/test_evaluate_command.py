@@ -212,6 +212,22 @@ def test_what_is_not_there_is_named(given: Given, tmp_path: Path) -> None:
     assert_mentions(message, tmp_path, "model", "manifest.json")
 
 
+def test_two_names_of_one_file_are_told(given: Given, model: Path) -> None:
+    (given.folder / "sub").mkdir()
+    (given.folder / "link").symlink_to("x.out")
+    for other in ("sub/../x.out", "link"):
+        paths = given.folder / "x.out", given.folder / other
+        said = given.refused(USAGE, "--model", model, "--out", paths[0], "--json", paths[1])
+        assert_mentions(said, "--out", "--json")
+
+
+def test_what_is_read_is_never_written(given: Given, model: Path) -> None:
+    for path in (given.source, given.reference, given.theirs, model / "config.json"):
+        options = ("--model", model, "--against", given.theirs, "--overwrite")
+        said = given.refused(USAGE, *options, "--json", path)
+        assert_mentions(said, "--json", path)
+
+
 def test_files_are_never_replaced_unasked(given: Given, model: Path) -> None:
     message = given.refused(USAGE, "--model", model, "--out", given.reference)
     assert_mentions(message, given.reference, "exists", "--overwrite")
