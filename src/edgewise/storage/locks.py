@@ -8,15 +8,23 @@ from pathlib import Path
 from edgewise.errors import EdgewiseError
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder exclusively; return False if another process has locked it."""
+def require_locks() -> None:
+    """Raise EdgewiseError on systems without file locks, where edgewise can only read."""
     try:
-        # Imported here: Windows has no such module, and reading needs no lock.
-        import fcntl
+        import fcntl  # noqa: F401
     except ModuleNotFoundError:
         raise EdgewiseError(
-            "edgewise writes files on systems with file locks only (Linux, macOS); here it can read"
+            "writing files needs file locks, which Linux and macOS have and this system does not: "
+            "here edgewise can only read, translate and serve"
         ) from None
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder exclusively; return False if another process has locked it."""
+    require_locks()
+    # Imported here: Windows has no such module, and reading needs no lock.
+    import fcntl
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

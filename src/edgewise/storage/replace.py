@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from edgewise.errors import DataError, SettingError
 from edgewise.storage.files import read_json
-from edgewise.storage.locks import locked, try_lock
+from edgewise.storage.locks import locked, require_locks, try_lock
 
 JOURNAL = ".edgewise-journal-"
 # What becomes the target; what was the target; a folder of what was beside it; what is removed.
@@ -152,6 +152,7 @@ def recover(folder: Path) -> None:
 @contextmanager
 def _journal(target: Path) -> Iterator[None]:
     """Lock the journal of a target, after cleaning up what an earlier one lists."""
+    require_locks()  # before a journal is made
     path = _journal_path(target)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
