@@ -34,6 +34,10 @@ class Given:
         return self.folder / "text.de"
 
     @property
+    def short(self) -> Path:
+        return self.folder / "short.en"
+
+    @property
     def model(self) -> Path:
         return self.folder / "model"
 
@@ -53,6 +57,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
         (given.source, given.target), zip(*pairs(40, 1), strict=True), strict=True
     ):
         path.write_text("".join(f"{line}\n" for line in lines))
+    given.short.write_text("A child .\nThe old man sleeps .\n")
     make_model(given.model, make_vocabulary(), tables="layer")
     write_config(given.config, make_corpus(given.folder / "corpus"))
     assert run(["train", str(given.config), "--out", str(given.run), "--training.steps", "3"]) == 0
@@ -62,12 +67,12 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
 Arguments = Callable[[Given, Path], list[str | Path]]
 FILES: dict[str, Arguments] = {
     "evaluate --out": lambda given, out: [
-        *("evaluate", "--model", given.model, "--source", given.source),
-        *("--reference", given.target, "--out", out),
+        *("evaluate", "--model", given.model, "--source", given.short),
+        *("--reference", given.short, "--out", out),
     ],
     "evaluate --json": lambda given, out: [
-        *("evaluate", "--translations", given.target, "--source", given.source),
-        *("--reference", given.target, "--json", out),
+        *("evaluate", "--translations", given.short, "--source", given.short),
+        *("--reference", given.short, "--json", out),
     ],
     "translate --alignments": lambda given, out: [
         *("translate", "--model", given.model, "--alignments", out)
