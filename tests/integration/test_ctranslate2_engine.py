@@ -81,6 +81,21 @@ def test_a_sentence_that_is_not_wanted_is_not_searched_for(
     assert found[0] == [] and len(found[1]) == 3
 
 
+def test_alternatives_with_long_prefixes_end_when_they_are_no_longer_wanted(
+    vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, engine = engines(vocabulary, tmp_path)
+    searched: list[int] = []
+    monkeypatch.setattr(
+        *(engine, "_hypotheses"),
+        lambda sources, *rest, **options: searched.append(len(sources)) or [[]] * len(sources),
+    )
+    settings = SETTINGS.model_copy(update={"alternatives": True, "n_best": 8})
+    # Of 700 tokens, as few prefixes are continued together as sources would be.
+    assert engine.search([[7]], [[9, 8] * 350], settings, lambda i: sum(searched) < 2) == [[]]
+    assert sum(searched) == 2 and max(searched) == 1
+
+
 @pytest.mark.parametrize("what", ["source", "limit", "target"])
 def test_more_positions_than_were_exported_are_refused(
     what: str, vocabulary: Vocabulary, tmp_path: Path

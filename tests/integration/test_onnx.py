@@ -100,6 +100,20 @@ def test_search_scores_and_alignments_are_ours(
         np.testing.assert_allclose(other, one, atol=1e-5)
 
 
+def test_prefixes_and_alternatives_are_ours(
+    engines: tuple[NativeEngine, OnnxEngine, Path], vocabulary: Vocabulary
+) -> None:
+    native, runtime, _ = engines
+    sources, prefixes = vocabulary.encode(TEXTS[:3]), [[9, 8, 30], [40, 41, 42], [12] * 7]
+    for changes in ({}, {"alternatives": True}, {"sample": True, "top_k": 3}):
+        settings = DecodingSettings(beam=3, n_best=3, extra_tokens=3, **changes)
+        ours, theirs = (each.search(sources, prefixes, settings) for each in (native, runtime))
+        for one, other in zip(ours, theirs, strict=True):
+            assert [each.tokens for each in one] == [each.tokens for each in other]
+            for left, right in zip(one, other, strict=True):
+                assert right.log_probability == pytest.approx(left.log_probability, abs=1e-3)
+
+
 def test_one_sentence_of_one_hypothesis_is_a_size_too(
     engines: tuple[NativeEngine, OnnxEngine, Path],
 ) -> None:

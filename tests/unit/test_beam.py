@@ -14,6 +14,7 @@ from edgewise.decoding.beam import beam_search
 from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Distribution
 from edgewise.decoding.settings import penalty
+from edgewise.decoding.step import Step, start
 from edgewise.errors import DataError
 
 BEGIN, END = 1, 2
@@ -21,7 +22,7 @@ VOCABULARY = 6  # 0 is padding, 3 to 5 are words
 WORDS = (3, 4, 5)
 
 
-class Toy:
+class Toy(Step):
     """A model whose log-probabilities depend on the sentence and on all tokens before."""
 
     def __init__(self, sentences: list[int], slots: int, spread: float = 1.5) -> None:
@@ -64,15 +65,12 @@ class Toy:
 def search(sentences: list[int], size: int, **changes: object):
     toy = Toy(sentences, size)
     options = {"n_best": 1, "length_penalty": 0.6}
-    bounds = {
-        "prefixes": [[]] * len(sentences),
-        "limits": [4] * len(sentences),
-        "min_length": 0,
-        "excluded": [0, BEGIN],
-    }
+    prefixes = changes.pop("prefixes", [[]] * len(sentences))
+    bounds = {"limits": [4] * len(sentences), "min_length": 0, "excluded": [0, BEGIN]}
     for name, value in changes.items():
         (options if name in options else bounds)[name] = value
-    return toy, beam_search(toy, Bounds(begin=BEGIN, end=END, **bounds), beam=size, **options)
+    begun = start(toy, BEGIN, prefixes, lambda sentence: True)
+    return toy, beam_search(toy, begun, Bounds(end=END, **bounds), beam=size, **options)
 
 
 def every_translation(
@@ -142,14 +140,26 @@ def test_finished_sentences_leave_the_batch_and_others_do_not_notice():
 
 
 def test_a_translation_begins_with_its_prefix_whose_probability_counts():
-    prefixes = [[5, 5, 5], [], [4]]
+    prefixes = [[5, 5, 5], [3, 4, 5], [4, 4, 3]]
     toy, found = search([0, 1, 2], 4, prefixes=prefixes, limits=[6, 6, 6], n_best=3)
     for sentence, (prefix, hypotheses) in enumerate(zip(prefixes, found, strict=True)):
         for each in hypotheses:
             assert list(each.tokens[: len(prefix)]) == prefix
             expected = toy.log_probability(sentence, each.tokens)
             assert each.log_probability == pytest.approx(expected, abs=1e-5)
-    assert found[1] == search([1], 4, limits=[6], n_best=3)[1][0]
+    assert found[1] == search([1], 4, prefixes=[[3, 4, 5]], limits=[6], n_best=3)[1][0]
+
+
+def test_a_prefix_is_read_in_one_slot_until_it_is_no_longer_wanted():
+    slots = []
+
+    class Watched(Toy):
+        def __call__(self, tokens: Tensor, parents: Tensor | None) -> Distribution:
+            slots.append(tokens.shape[1])
+            return super().__call__(tokens, parents)
+
+    assert start(Watched([0], 4), BEGIN, [[3, 4, 5]], lambda i: len(slots) < 2) is None
+    assert slots == [1, 1]
 
 
 def test_at_its_limit_a_translation_ends_and_pays_for_it():
@@ -174,9 +184,8 @@ def test_excluded_tokens_are_never_chosen():
 def test_a_model_that_gives_no_numbers_is_named():
     toy = Toy([0], 2, spread=math.nan)
     with raises(DataError, "weights", "damaged"):
-        beam_search(
-            *(toy, Bounds([[]], [4], 0, BEGIN, END, [])), beam=2, n_best=1, length_penalty=0.6
-        )
+        begun = start(toy, BEGIN, [[]], lambda sentence: True)
+        beam_search(toy, begun, Bounds([4], 0, END, []), beam=2, n_best=1, length_penalty=0.6)
 
 
 def test_a_sentence_that_is_no_longer_wanted_is_given_up_and_no_other_changes() -> None:

@@ -11,28 +11,33 @@ from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Distribution
 from edgewise.decoding.sampling import sample
 from edgewise.decoding.settings import DecodingSettings
+from edgewise.decoding.step import Step, start
 
 BEGIN, END = 1, 2
 PROBABILITIES = torch.tensor([0.0, 0.0, 0.05, 0.5, 0.3, 0.15])
 
 
-class Constant:
+class Constant(Step):
     """Always the same probabilities, of the end too."""
 
-    def __init__(self, batch: int, slots: int) -> None:
-        self.rows, self.slots = batch * slots, slots
-
     def __call__(self, tokens: Tensor, parents: Tensor | None) -> Distribution:
-        return Distribution(PROBABILITIES.log().expand(self.rows, -1))
+        return Distribution(PROBABILITIES.log().expand(tokens.numel(), -1))
 
-    def keep(self, sentences: Tensor) -> None:
-        self.rows = len(sentences) * self.slots
+    def keep(self, sentences: Tensor) -> None: ...
 
 
-def draws(sources: list[list[int]], limit: int = 1, count: int = 1, **settings: object):
+def draws(
+    sources: list[list[int]],
+    limit: int = 1,
+    count: int = 1,
+    prefixes: list[list[int]] | None = None,
+    least: int = 0,
+    **settings: object,
+):
     options = DecodingSettings(sample=True, n_best=count, **settings)
-    bounds = Bounds([[]] * len(sources), [limit] * len(sources), 0, BEGIN, END, [0, BEGIN])
-    return sample(Constant(len(sources), count), bounds, options, sources)
+    bounds = Bounds([limit] * len(sources), least, END, [0, BEGIN])
+    begun = start(Constant(), BEGIN, prefixes or [[]] * len(sources), lambda sentence: True)
+    return sample(Constant(), begun, bounds, options, sources)
 
 
 def frequencies(count: int, **settings: object) -> dict[int, float]:
@@ -84,9 +89,19 @@ def test_the_score_is_the_models_log_probability_whatever_the_temperature():
 
 
 def test_samples_keep_to_the_lengths_and_begin_with_the_prefix():
-    settings = DecodingSettings(sample=True, n_best=2)
-    bounds = Bounds([[5, 5], [], [4], [], [3]], [4] * 5, 3, BEGIN, END, [0, BEGIN])
-    found = sample(Constant(5, 2), bounds, settings, [[i] for i in range(5)])
+    prefixes = [[5, 5], [4, 3], [3, 3]]
+    found = draws([[i] for i in range(3)], limit=4, count=2, prefixes=prefixes, least=3)
     assert all(3 <= len(each.tokens) <= 4 for samples in found for each in samples)
-    assert all(each.tokens[:2] == (5, 5) for each in found[0])
-    assert all(each.tokens[:1] == (4,) for each in found[2])
+    for prefix, samples in zip(prefixes, found, strict=True):
+        assert all(each.tokens[:2] == tuple(prefix) for each in samples)
+        for each in samples:
+            expected = sum(math.log(PROBABILITIES[token]) for token in (*each.tokens, END))
+            assert each.log_probability == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_position_has_its_draw_whether_those_before_it_were_given_or_drawn():
+    sources = [[i] for i in range(40)]
+    free = draws(sources, limit=6, least=6)
+    for source, (whole,) in zip(sources, free, strict=True):
+        given = [list(whole.tokens[:3])]
+        assert draws([source], limit=6, least=6, prefixes=given)[0][0].tokens == whole.tokens

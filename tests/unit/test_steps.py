@@ -2,55 +2,17 @@
 
 import pytest
 import torch
+from step_models import MODES, VOCABULARY, made
 from torch import Tensor
 
 from edgewise.data.vocabulary import BEGIN, END, PAD
 from edgewise.decoding.fused import FusedDecoder
 from edgewise.decoding.steps import Steps, encode
-from edgewise.model.initial import initialise
-from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
 
-VOCABULARY = 53
-SIZES = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 24, "heads": 3, "d_ff": 40}
-MODES = {
-    "per head": {"max_distance": 4},
-    "per layer": {"max_distance": 4, "tables": "layer"},
-    "shared": {"max_distance": 4, "tables": "shared"},
-    "keys only": {"max_distance": 3, "on_values": False},
-    "values only": {"max_distance": 3, "on_keys": False},
-    "one label": {"max_distance": 0},
-    "distance 1": {"max_distance": 1},
-    "distance beyond all": {"max_distance": 60},
-    "sinusoids": {"max_distance": None, "sinusoids": True},
-    "both": {"max_distance": 4, "sinusoids": True},
-    "none": {"max_distance": None},
-    "norm before": {"max_distance": 4, "norm": "pre"},
-    "biases": {"max_distance": 4, "bias": True},
-    "as other toolkits": {
-        "max_distance": None,
-        "sinusoids": True,
-        "bias": True,
-        "activation": "swish",
-        "share_embeddings": False,
-        "norm_epsilon": 1e-3,
-    },
-    "gelu": {"max_distance": 4, "norm": "pre", "activation": "gelu"},
-}
 SOURCES = [[7, 8, 9, 10, 11], [20, 21], list(range(5, 45)), [30] * 16]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def made(seed: int = 1, **changes: object) -> Transformer:
-    model = Transformer(ModelSettings(**SIZES | {"dropout": 0.3} | changes), VOCABULARY)
-    initialise(model, seed)
-    with torch.no_grad():  # norms and biases that are not those of the start
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                generator = torch.Generator().manual_seed(len(name))
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
 
 
 def in_full(model: Transformer, source: list[int], targets: list[list[int]]) -> Tensor:
@@ -59,13 +21,33 @@ def in_full(model: Transformer, source: list[int], targets: list[list[int]]) -> 
     return model.decode(torch.tensor(targets), memory.expand(len(targets), -1, -1), None)[:, -1]
 
 
-def walk(model: Transformer, sources: list[list[int]], slots: int, steps: int, seed: int):
-    """Random hypotheses that divide and die: what a step gave, and what the full pass gives."""
+def walk(
+    model: Transformer,
+    sources: list[list[int]],
+    slots: int,
+    steps: int,
+    seed: int,
+    begun: int = 0,
+):
+    """Random hypotheses that divide and die: what a step gave, and what the full pass gives.
+
+    begun: so many tokens are computed in one pass.
+    """
     random = torch.Generator().manual_seed(seed)
     state = Steps(FusedDecoder(model), sources, slots)
     rows = list(range(len(sources)))
-    tokens = torch.full((len(rows), slots), BEGIN)
-    prefixes = [[[BEGIN] for _ in range(slots)] for _ in rows]
+    given = torch.randint(4, VOCABULARY, (len(rows), begun + 1), generator=random)
+    given[:, 0] = BEGIN
+    if begun:
+        outputs = state.prefill(given[:, :-1])[:, :begun]
+        for row, i in enumerate(rows):
+            for n in range(begun):
+                yield (
+                    outputs[row, n : n + 1],
+                    in_full(model, sources[i], given[row : row + 1, : n + 1].tolist()),
+                )
+    tokens = given[:, -1:].expand(-1, slots)
+    prefixes = [[row] * slots for row in given.tolist()]
     parents = None
     for step in range(steps):
         x = state(tokens, parents)
@@ -101,6 +83,41 @@ def test_in_float32_steps_equal_the_full_forward_to_1e_5(mode):
         torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+@torch.inference_mode()
+def test_steps_after_a_prefix_in_one_pass_equal_the_full_forward(mode, slots):
+    # Longer than the clipping distance, and not a multiple of 16.
+    model = made(**MODES[mode]).double()
+    for given, expected in walk(model, SOURCES, slots=slots, steps=6, seed=5, begun=19):
+        torch.testing.assert_close(given, expected, rtol=1e-9, atol=1e-9)
+
+
+@torch.inference_mode()
+def test_a_fork_repeats_a_sentence_and_leaves_the_state_as_it_was():
+    model = made(**MODES["per head"]).double()
+    random = torch.Generator().manual_seed(6)
+    state = Steps(FusedDecoder(model), SOURCES[:2], 2)
+    given = torch.randint(4, VOCABULARY, (2, 7), generator=random)
+    given[:, 0] = BEGIN
+    state.prefill(given)
+
+    def steps(state: Steps, sentences: list[int]) -> None:
+        hypotheses = [given[i].tolist() for i in sentences for _ in range(2)]
+        for _ in range(3):
+            tokens = torch.randint(4, VOCABULARY, (len(sentences), 2), generator=random)
+            for hypothesis, token in zip(hypotheses, tokens.flatten().tolist(), strict=True):
+                hypothesis.append(token)
+            x = state(tokens, None)
+            for row, i in enumerate(sentences):
+                targets = hypotheses[2 * row : 2 * row + 2]
+                expected = in_full(model, SOURCES[i], targets)
+                torch.testing.assert_close(x[2 * row : 2 * row + 2], expected, rtol=1e-9, atol=1e-9)
+
+    for chosen in ([1, 1, 0, 1, 1], [0], [0, 1]):
+        steps(state.fork(torch.tensor(chosen)), chosen)
+
+
 @torch.inference_mode()
 def test_one_hypothesis_needs_no_lineage():
     for given, expected in walk(made().double(), SOURCES, slots=1, steps=36, seed=3):
@@ -132,6 +149,28 @@ def test_a_sentence_is_computed_alike_bit_for_bit_whatever_its_batch(mode, slots
     together = run(list(range(len(many))))
     for chosen in ([0], [10], [3, 7], [10, 9, 1], [5, 4, 3, 2, 1, 0]):
         assert torch.equal(run(chosen), together[:, chosen])
+
+
+@pytest.mark.parametrize("mode", ["per head", "sinusoids"])
+@pytest.mark.parametrize("n", [5, 16, 40])
+@torch.inference_mode()
+def test_a_prefix_is_computed_alike_bit_for_bit_whatever_its_batch(mode, n):
+    model = made(d_model=128, heads=4, d_ff=256, **MODES[mode])
+    decoder = FusedDecoder(model)
+    many = [[4 + (7 * i + j) % 40 for j in range(17 + i)] for i in range(9)]  # one padded length
+    tokens = torch.randint(4, VOCABULARY, (9, n + 2), generator=torch.Generator().manual_seed(4))
+
+    def run(chosen: list[int]) -> Tensor:
+        state = Steps(decoder, [many[i] for i in chosen], 3)
+        outputs = [state.prefill(tokens[chosen, :n])[:, :n]]
+        for step in (n, n + 1):
+            x = state(tokens[chosen, step, None].expand(-1, 3), None)
+            outputs.append(x[: 3 * len(chosen)].view(len(chosen), 3, -1))
+        return torch.cat(outputs, dim=1)
+
+    together = run(list(range(9)))
+    for chosen in ([0], [8], [3, 7], [5, 4, 3, 2, 1, 0]):
+        assert torch.equal(run(chosen), together[chosen])
 
 
 @torch.inference_mode()

@@ -1,40 +1,25 @@
 """Beam search over a step function: any model that says how likely each next token is."""
 
-from typing import Protocol, runtime_checkable
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Predictions
 from edgewise.decoding.engine import Hypothesis
 from edgewise.decoding.settings import penalty
+from edgewise.decoding.step import Start, Step
 from edgewise.errors import DataError
 
 # Finished sentences leave when they are so many of the batch: leaving moves what was computed.
 LEAVING = 1 / 8
 
 
-@runtime_checkable
-class Step(Protocol):
-    """A model that has seen the hypotheses of a batch so far."""
-
-    def __call__(
-        self, tokens: Int[Tensor, "batch slots"], parents: Int[Tensor, "batch slots"] | None
-    ) -> Predictions:
-        """Continue each hypothesis with a token, where it continues that of slot `parents`."""
-
-    def keep(self, sentences: Int[Tensor, " kept"]) -> None:
-        """Go on with these sentences only."""
-
-
 def beam_search(
-    step: Step, bounds: Bounds, *, beam: int, n_best: int, length_penalty: float
+    step: Step, start: Start, bounds: Bounds, *, beam: int, n_best: int, length_penalty: float
 ) -> list[list[Hypothesis]]:
-    """The best translations found of each sentence, best first.
+    """The best translations found of each sentence that begin as `start` says, best first.
 
     Of all continuations of the kept hypotheses the best `beam` that go on are kept. Those with the
     end among the best `beam` of all are finished. A sentence is done when nothing that goes on
@@ -45,14 +30,12 @@ def beam_search(
     sentences = [_Sentence(limit) for limit in bounds.limits]
     living = list(range(len(sentences)))  # which sentence each row of the batch is
     scores = np.full((len(sentences), beam), -np.inf, dtype=np.float32)
-    scores[:, 0] = 0
-    tokens = np.full((len(sentences), beam), bounds.begin)
-    parents: NDArray[np.int64] | None = None
-    history = np.zeros((len(sentences), beam, 0), dtype=np.int64)
-    for length in bounds.steps:
-        predictions = step(
-            torch.from_numpy(tokens), None if parents is None else torch.from_numpy(parents)
-        )
+    scores[:, 0] = start.log_probability
+    begun = start.tokens.numpy()[:, None, :].repeat(beam, axis=1)
+    tokens, history = begun[:, :, -1], begun[:, :, 1:]
+    parents = np.zeros_like(tokens)
+    for length in bounds.steps(start.length):
+        predictions = step(torch.from_numpy(tokens), torch.from_numpy(parents))
         values, choices = _candidates(predictions, bounds, living, length, beam)
         total = torch.from_numpy(scores)[:, :, None] + values
         top = total.flatten(1).topk(min(2 * beam, total[0].numel()), dim=1)
@@ -120,12 +103,12 @@ class _Sentence:
 def _candidates(
     predictions: Predictions, bounds: Bounds, living: list[int], length: int, beam: int
 ) -> tuple[Float[Tensor, "batch beam count"], Int[Tensor, "batch beam count"]]:
-    """The best continuations of each hypothesis, on the CPU; where one is forced, only that."""
+    """The best continuations of each hypothesis, on the CPU; at a limit only the end."""
     # One that goes on may have as many as the beam; and the end.
     found = predictions.best(beam + 1, bounds.hidden(length))
     rows = len(living) * beam
     values, tokens = (part[:rows].view(len(living), beam, -1).cpu() for part in found)
-    for row, token, given in bounds.forced(predictions, living, length, beam):
+    for row, given in bounds.ending(predictions, living, length, beam):
         values[row] = -torch.inf
-        values[row, :, 0], tokens[row, :, 0] = given, token
+        values[row, :, 0], tokens[row, :, 0] = given, bounds.end
     return values, tokens

@@ -1,27 +1,29 @@
 """The engine of this library: one model folder, or several that decide together."""
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from edgewise.checkpoint.model_folder import load_model
 from edgewise.data.tokenizer import Tokenizer
 from edgewise.decoding.alignment import attention_to_source
-from edgewise.decoding.beam import Step
 from edgewise.decoding.candidates import Logits
 from edgewise.decoding.device import device_named, within_memory
 from edgewise.decoding.engine import Tokens
 from edgewise.decoding.fused import FusedDecoder
 from edgewise.decoding.scoring import token_log_probabilities
 from edgewise.decoding.settings import BATCH_TOKENS
-from edgewise.decoding.stepped import SteppedEngine, Together, same_vocabulary
+from edgewise.decoding.step import Step
+from edgewise.decoding.stepped import ROWS, SteppedEngine, Together, same_vocabulary
 from edgewise.decoding.steps import WIDTH, Steps, up, wide
 from edgewise.errors import DataError
 from edgewise.model.transformer import Transformer
@@ -117,7 +119,7 @@ class NativeEngine(SteppedEngine):
         return batches
 
 
-class NativeStep:
+class NativeStep(Step):
     """A model of ours, a position at a time."""
 
     def __init__(self, decoder: FusedDecoder, sources: Sequence[Tokens], slots: int) -> None:
@@ -130,3 +132,25 @@ class NativeStep:
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> None:
         self._steps.keep(sentences)
+
+    def fork(self, sentences: Int[Tensor, " chosen"]) -> "NativeStep":
+        other = copy.copy(self)
+        other._steps = self._steps.fork(sentences)
+        return other
+
+    def prefill(
+        self, tokens: Int[Tensor, "batch n"], wanted: Callable[[], bool]
+    ) -> Float[Tensor, "batch n-1"] | None:
+        """All in one pass; the vocabulary's logits of a few positions at a time."""
+        if tokens.shape[1] == 1:
+            return super().prefill(tokens, wanted)
+        states = self._steps.prefill(tokens[:, :-1])
+        following = pad(tokens[:, 1:], (0, states.shape[1] - tokens.shape[1] + 1))
+        values = []
+        for some, each in zip(
+            states.flatten(0, 1).split(ROWS), following.flatten().split(ROWS), strict=True
+        ):
+            if not wanted():
+                return None
+            values.append(self._output(some).of(each).cpu())
+        return torch.cat(values).view(following.shape)[:, : tokens.shape[1] - 1]

@@ -11,33 +11,39 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.decoding.beam import LEAVING, Step
+from edgewise.decoding.beam import LEAVING
 from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Predictions
 from edgewise.decoding.engine import Hypothesis, Tokens
 from edgewise.decoding.settings import DecodingSettings, penalty
+from edgewise.decoding.step import Start, Step
 from edgewise.errors import DataError
 
 
 def sample(
-    step: Step, bounds: Bounds, settings: DecodingSettings, sources: Sequence[Tokens]
+    step: Step,
+    start: Start,
+    bounds: Bounds,
+    settings: DecodingSettings,
+    sources: Sequence[Tokens],
 ) -> list[list[Hypothesis]]:
-    """`n_best` translations of each sentence, the likeliest first."""
+    """`n_best` translations of each sentence that begin as `start` says, the likeliest first."""
     slots = settings.n_best
     living = list(range(len(sources)))
     chances = [
-        [_chance(settings.seed, source, number) for number in range(slots)] for source in sources
+        [_chance(settings.seed, source, number, start.length) for number in range(slots)]
+        for source in sources
     ]
-    results: list[list[list[int]]] = [[[] for _ in range(slots)] for _ in sources]
-    sums = np.zeros((len(sources), slots))
+    results = [[row[1:] for _ in range(slots)] for row in start.tokens.tolist()]
+    sums = start.log_probability.double().numpy()[:, None].repeat(slots, axis=1)
     going = np.ones((len(sources), slots), dtype=bool)
-    tokens = torch.full((len(sources), slots), bounds.begin)
-    for length in bounds.steps:
-        predictions = step(tokens, None)
+    tokens = start.tokens[:, -1:].expand(-1, slots)
+    for length in bounds.steps(start.length):
+        predictions = step(tokens, torch.zeros_like(tokens) if length == start.length else None)
         uniform = [[chance.random() for chance in chances[i]] for i in living]
         values, tokens = _drawn(predictions, settings, bounds.hidden(length), uniform)
-        for row, token, given in bounds.forced(predictions, living, length, slots):
-            values[row], tokens[row] = given, token
+        for row, given in bounds.ending(predictions, living, length, slots):
+            values[row], tokens[row] = given, bounds.end
         if values.isnan().any():
             raise DataError("the model's output is not a number: its weights are damaged")
         for row, i in enumerate(living):
@@ -71,8 +77,11 @@ def sample(
     ]
 
 
-def _chance(seed: int, source: Tokens, number: int) -> np.random.Generator:
-    return np.random.default_rng([seed, number, *source])
+def _chance(seed: int, source: Tokens, number: int, begun: int) -> np.random.Generator:
+    """Every position has its draw, also those that are given."""
+    chance = np.random.default_rng([seed, number, *source])
+    chance.random(begun)
+    return chance
 
 
 def _drawn(

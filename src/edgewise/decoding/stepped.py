@@ -2,25 +2,26 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.tokenizer import Tokenizer
 from edgewise.data.vocabulary import BEGIN, END
 from edgewise.decoding.batching import by_length
-from edgewise.decoding.beam import Step, beam_search
+from edgewise.decoding.beam import beam_search
 from edgewise.decoding.bounds import Bounds
 from edgewise.decoding.candidates import Distribution, Predictions
-from edgewise.decoding.engine import Engine, Hypothesis, Tokens, Wanted
+from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
 from edgewise.decoding.sampling import sample
 from edgewise.decoding.settings import DecodingSettings
+from edgewise.decoding.step import Start, Step, start
 from edgewise.decoding.steps import WIDTH, up
 from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
@@ -70,18 +71,36 @@ class SteppedEngine(ABC):
         wanted: Wanted | None = None,
     ) -> list[list[Hypothesis]]:
         wanted = wanted or (lambda sentence: True)
-        if settings.alternatives:
-            return alternatives(self, self._likeliest, sources, prefixes, settings, wanted)
         results: list[list[Hypothesis]] = [[] for _ in sources]
-        lengths = [up(len(source) + 1, WIDTH) for source in sources]
-        rows = max(1, ROWS // settings.slots)
-        for chosen in by_length(lengths, self.batch_tokens // settings.slots, rows):
+        find = self._alternatives if settings.alternatives else self._search
+        for chosen in self._equal_prefixes(sources, prefixes, settings):
             some = [sources[i] for i in chosen], [prefixes[i] for i in chosen]
             with self.memory():
-                found = self._search(*some, settings, renumbered(wanted, chosen))
+                found = find(*some, settings, renumbered(wanted, chosen))
             for i, hypotheses in zip(chosen, found, strict=True):
                 results[i] = hypotheses
         return results
+
+    def _equal_prefixes(
+        self, sources: Sequence[Tokens], prefixes: Sequence[Tokens], settings: DecodingSettings
+    ) -> Iterator[list[int]]:
+        """Numbers of sentences that are computed together: their prefixes have one length.
+
+        With prefixes, their sources have one padded length, too (see `steps`).
+        """
+        if settings.alternatives:
+            yield from ([i] for i in range(len(sources)))
+            return
+        slots = settings.slots
+        padded = [up(len(source) + 1, WIDTH) for source in sources]
+        groups: dict[tuple[int, int], list[int]] = {}
+        for i, (length, prefix) in enumerate(zip(padded, prefixes, strict=True)):
+            groups.setdefault((len(prefix), length if prefix else 0), []).append(i)
+        for (begun, _), members in groups.items():
+            # All hypotheses of a sentence share its prefix.
+            lengths = [max(padded[i], -(-begun // slots)) for i in members]
+            for rows in by_length(lengths, self.batch_tokens // slots, max(1, ROWS // slots)):
+                yield [members[row] for row in rows]
 
     def _search(
         self,
@@ -93,27 +112,69 @@ class SteppedEngine(ABC):
         if not any(map(wanted, range(len(sources)))):
             return [[] for _ in sources]
         step = self.begin(sources, settings.slots)
-        limits = limits_of(sources, prefixes, settings)
-        excluded = self.vocabulary.excluded
-        bounds = Bounds(prefixes, limits, settings.min_length, BEGIN, END, excluded, wanted)
+        begun = start(step, BEGIN, prefixes, wanted)
+        if begun is None:
+            return [[] for _ in sources]
+        return self._continued(step, begun, sources, settings, wanted)
+
+    def _continued(
+        self,
+        step: Step,
+        begun: Start,
+        sources: list[Tokens],
+        settings: DecodingSettings,
+        wanted: Wanted,
+    ) -> list[list[Hypothesis]]:
+        limits = [settings.limit(len(source), begun.length) for source in sources]
+        bounds = Bounds(limits, settings.min_length, END, self.vocabulary.excluded, wanted)
         if settings.sample:
-            return sample(step, bounds, settings, sources)
+            return sample(step, begun, bounds, settings, sources)
         return beam_search(
-            *(step, bounds),
+            *(step, begun, bounds),
             beam=settings.beam,
             n_best=settings.n_best,
             length_penalty=settings.length_penalty,
         )
 
-    def _likeliest(self, source: Tokens, prefix: Tokens, count: int) -> list[int]:
-        step = self.begin([source], 1)
-        for token in (BEGIN, *prefix):
-            predictions = step(torch.tensor([[token]]), None)
+    def _alternatives(
+        self,
+        sources: list[Tokens],
+        prefixes: list[Tokens],
+        settings: DecodingSettings,
+        wanted: Wanted,
+    ) -> list[list[Hypothesis]]:
+        """The likeliest tokens after the prefix, each with its best continuation, best first.
+
+        What comes before these tokens is computed once.
+        """
+        (source,), (prefix,) = sources, prefixes
+        if not wanted(0):
+            return [[]]
+        step = self.begin([source], settings.beam)
+        begun = start(step, BEGIN, [prefix], wanted)
+        if begun is None:
+            return [[]]
+        last = begun.tokens[:, -1:].expand(-1, settings.beam)
         excluded = torch.tensor([*self.vocabulary.excluded, END])
-        return list(map(int, predictions.best(count, excluded).token[0]))
+        best = step(last, torch.zeros_like(last)).best(settings.n_best, excluded)
+        values, tokens = best.log_probability[0].cpu(), best.token[0].cpu()
+        tokens = tokens[values > -torch.inf]  # a small vocabulary has fewer
+        single = settings.model_copy(update={"alternatives": False, "n_best": 1})
+        every: list[Hypothesis] = []
+        copies = [source] * len(tokens), [[*prefix, int(token)] for token in tokens]
+        for chosen in self._equal_prefixes(*copies, single):
+            if not wanted(0):
+                return [[]]
+            rows = torch.tensor(chosen)
+            given = torch.cat((begun.tokens.expand(len(rows), -1), tokens[rows, None]), dim=1)
+            alternative = Start(given, begun.log_probability + values[rows])
+            fork, some = step.fork(torch.zeros_like(rows)), copies[0][: len(rows)]
+            found = self._continued(fork, alternative, some, single, lambda row: wanted(0))
+            every += [hypothesis for hypotheses in found for hypothesis in hypotheses]
+        return [sorted(every, key=lambda each: -each.score)]
 
 
-class Together:
+class Together(Step):
     """The step of one model, or the mean of the probabilities of several."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
@@ -132,39 +193,18 @@ class Together:
         for step in self._steps:
             step.keep(sentences)
 
+    def fork(self, sentences: Int[Tensor, " chosen"]) -> "Together":
+        return Together([step.fork(sentences) for step in self._steps])
 
-def limits_of(
-    sources: Sequence[Tokens], prefixes: Sequence[Tokens], settings: DecodingSettings
-) -> list[int]:
-    """The most tokens of each translation."""
-    return [
-        settings.limit(len(source), len(prefix))
-        for source, prefix in zip(sources, prefixes, strict=True)
-    ]
-
-
-def alternatives(
-    engine: Engine,
-    likeliest: Callable[[Tokens, Tokens, int], list[int]],
-    sources: Sequence[Tokens],
-    prefixes: Sequence[Tokens],
-    settings: DecodingSettings,
-    wanted: Wanted,
-) -> list[list[Hypothesis]]:
-    """The likeliest tokens after each prefix, each with its best continuation, best first."""
-    single = settings.model_copy(update={"alternatives": False, "n_best": 1})
-    results: list[list[Hypothesis]] = []
-    for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-        if not wanted(i):
-            results.append([])
-            continue
-        tokens = likeliest(source, prefix, settings.n_best)
-        begun = [[*prefix, token] for token in tokens]
-        still = renumbered(wanted, [i] * len(begun))
-        found = engine.search([source] * len(begun), begun, single, still)
-        every = (each for continued in found for each in continued)
-        results.append(sorted(every, key=lambda each: -each.score))
-    return results
+    def prefill(
+        self, tokens: Int[Tensor, "batch n"], wanted: Callable[[], bool]
+    ) -> Float[Tensor, "batch n-1"] | None:
+        each = []
+        for step in self._steps:
+            if (values := step.prefill(tokens, wanted)) is None:
+                return None
+            each.append(values)
+        return torch.stack(each).logsumexp(0) - math.log(len(each))
 
 
 def same_vocabulary(folders: Sequence[Path], vocabularies: Sequence[Tokenizer]) -> Tokenizer:

@@ -9,21 +9,27 @@ its keys, and each hypothesis picks its own logits.
 No translation depends on its batch. Rows of a product are computed alike, bit for bit, when their
 number is a multiple of 4, so it always is; source lengths are padded to multiples of 16, the width
 of the widest vectors, and zeros beyond do not change a sum; the encoder sees only sentences of one
-padded length together. `tests/unit/test_steps.py` holds it to this.
+padded length together; what translations begin with is computed in one pass, for sentences whose
+sources have one padded length and whose prefixes have one length. `tests/unit/test_steps.py` holds
+it to this.
 """
 
+import copy
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
+from edgewise.attention import RelationAttention, RelativePositions, relation_attention
 from edgewise.data.batches import padded
 from edgewise.data.vocabulary import PAD
 from edgewise.decoding.fused import FusedCrossAttention, FusedDecoder, FusedSelfAttention
 from edgewise.decoding.sources import as_read, seen
+from edgewise.model.layers import CrossAttention, DecoderLayer
 from edgewise.model.transformer import Transformer, sinusoids
 
 ROWS, WIDTH = 4, 16
@@ -64,6 +70,7 @@ class Steps:
     def __init__(self, decoder: FusedDecoder, sources: Sequence[Sequence[int]], slots: int) -> None:
         self.decoder, self.slots = decoder, slots
         self.batch, self.length = len(sources), 0
+        self._shared = 0  # positions at the start that all hypotheses of a sentence share
         device, dtype = decoder.embedding.device, decoder.embedding.dtype
         encoded = encode(decoder.model, sources)
         heads, d_head = decoder.heads, decoder.d_model // decoder.heads
@@ -86,26 +93,54 @@ class Steps:
                 kept[:, rows, :, :n] = by_head.permute(2, 0, 3, 1, 4)
             for i, length in zip(chosen, lengths, strict=True):
                 self._source_mask[i, ..., :length] = 0
-        # Of each layer: keys and values, sentence, head, position and slot, feature.
+        # Of each layer: keys and values, sentence, head, position and slot (none where positions
+        # are shared), feature.
         self._seen = [
             torch.empty(2, self.batch, heads, 0, d_head, dtype=dtype, device=device)
             for _ in decoder.layers
         ]
         # Of each layer: keys and values, sentence and head, label, feature.
         self._labels = [layer.attention.labels[:, 0, :0] for layer in decoder.layers]
-        # Of each position, which slot is that of the hypothesis, counted from the first.
+        # Of each position, which slot is that of the hypothesis, counted from the first of all.
         self._lineage = torch.empty(self.batch, 1, slots, 0, dtype=torch.int64, device=device)
         self._slots = torch.arange(slots, device=device)
         self._waves = torch.empty(0, 0, dtype=dtype, device=device)
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> None:
-        """Go on with these sentences only."""
+        """Go on with these sentences only, which may repeat."""
         index = sentences.to(self._source_mask.device)
         self.batch = len(index)
         self._memory = [kept.index_select(1, index) for kept in self._memory]
         self._seen = [seen.index_select(1, index) for seen in self._seen]
         self._source_mask = self._source_mask.index_select(0, index)
         self._lineage = self._lineage.index_select(0, index)
+        if self._labels[0].shape[1] < self.batch * self.decoder.heads:
+            self._repeat_labels()
+
+    def fork(self, sentences: Int[Tensor, " chosen"]) -> "Steps":
+        """Return a copy that goes on with these sentences, which may repeat."""
+        other = copy.copy(self)
+        other._labels = [*self._labels]
+        other.keep(sentences)
+        return other
+
+    def prefill(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch padded d_model"]:
+        """Compute what each sentence begins with in one pass, before any step.
+
+        Return the decoder's output after each token, and after padding.
+        """
+        n, model, device = tokens.shape[1], self.decoder.model, self.decoder.embedding.device
+        self.length = self._shared = n
+        self._lineage = torch.arange(n, device=device).repeat(self.batch, 1, self.slots, 1)
+        tokens = pad(tokens.to(device), (0, up(n, WIDTH) - n), value=PAD)
+        x = model.embed(tokens, model.target_embedding)
+        for number, layer in enumerate(model.decoder):
+            assert isinstance(layer, DecoderLayer)
+            x = layer.around_attention(x, partial(self._attend_prefix, layer.attention, number))
+            x = layer.around_cross(x, partial(self._cross_prefix, layer.cross, number))
+            x = layer.around_feed_forward(x, layer.feed_forward)
+        result: Tensor = model.decoder_norm(x)
+        return result
 
     def __call__(
         self,
@@ -146,21 +181,32 @@ class Steps:
         """One position more."""
         capacity = self._lineage.shape[3]
         if self.length == capacity:
-            larger = capacity + max(FIRST_CAPACITY, capacity // 4)
+            more = max(FIRST_CAPACITY, (capacity - self._shared) // 4)
+            self._lineage = pad(self._lineage, (0, more))
             for number, seen in enumerate(self._seen):
-                new = seen.new_empty(*seen.shape[:3], larger * self.slots, seen.shape[4])
+                size = seen.shape[3] + more * self.slots
+                new = seen.new_empty(*seen.shape[:3], size, seen.shape[4])
                 new[:, :, :, : seen.shape[3]] = seen
                 self._seen[number] = new
-                # Tables for each head are copied for each sentence: no more rows than positions.
-                labels = self.decoder.layers[number].attention.labels[:, None, :, -larger:]
-                every = labels.expand(-1, self.batch, self.decoder.heads, -1, -1)
-                self._labels[number] = every.flatten(1, 2)
-            self._lineage = pad(self._lineage, (0, larger - capacity))
+            self._repeat_labels()
         if parents is not None and self.length:
             past = self._lineage[..., : self.length]
             past.copy_(past.gather(2, parents[:, None, :, None].expand_as(past)))
-        self._lineage[..., self.length] = self._slots + self.length * self.slots
+        self._lineage[..., self.length] = self._slots + self._entries
         self.length += 1
+
+    @property
+    def _entries(self) -> int:
+        """Keys of a sentence and head: one a position and slot, or a position that is shared."""
+        return self._shared + (self.length - self._shared) * self.slots
+
+    def _repeat_labels(self) -> None:
+        """Copy the tables of each head for each sentence: no more rows than positions."""
+        size = self._lineage.shape[3]
+        for number, layer in enumerate(self.decoder.layers):
+            labels = layer.attention.labels[:, None, :, -size:]
+            every = labels.expand(-1, self.batch, self.decoder.heads, -1, -1)
+            self._labels[number] = every.flatten(1, 2)
 
     def _attend(
         self,
@@ -170,11 +216,11 @@ class Steps:
         lineage: Int[Tensor, "batch head slots n"],
     ) -> Float[Tensor, "rows d_model"]:
         batch, slots, heads, n = self.batch, self.slots, self.decoder.heads, self.length
-        rows, near = batch * slots, min(layer.labels.shape[2], n)
+        rows, near, end = batch * slots, min(layer.labels.shape[2], n), self._entries
         mixed = layer.into(x)[:rows].view(batch, slots, 3, heads, -1).permute(2, 0, 3, 1, 4)
         seen = self._seen[number]
-        seen[:, :, :, (n - 1) * slots : n * slots] = mixed[1:]
-        keys, values = seen[:, :, :, : n * slots].flatten(1, 2)
+        seen[:, :, :, end - slots : end] = mixed[1:]
+        keys, values = seen[:, :, :, :end].flatten(1, 2)
         query = mixed[0].reshape(batch * heads, slots, -1)
         logits = every = torch.bmm(query, keys.mT).view(batch, heads, slots, -1)
         if slots > 1:
@@ -210,3 +256,29 @@ class Steps:
         result = torch.zeros_like(x)
         result[:rows].view(batch, slots, heads, -1).copy_(output.transpose(1, 2))
         return layer.out(result)
+
+    def _attend_prefix(
+        self, layer: RelationAttention, number: int, x: Float[Tensor, "batch n d_model"]
+    ) -> Float[Tensor, "batch n d_model"]:
+        query, key, value = (
+            each(x).unflatten(-1, (layer.heads, -1)).transpose(1, 2)
+            for each in (layer.query, layer.key, layer.value)
+        )
+        self._seen[number] = torch.stack((key, value))[:, :, :, : self.length]
+        output = relation_attention(
+            *(query, key, value, RelativePositions(layer.max_distance or 0)),
+            key_table=layer.key_table,
+            value_table=layer.value_table,
+            causal=True,
+        )
+        result: Tensor = layer.output(output.transpose(1, 2).flatten(2))
+        return result
+
+    def _cross_prefix(
+        self, layer: CrossAttention, number: int, x: Float[Tensor, "batch n d_model"]
+    ) -> Float[Tensor, "batch n d_model"]:
+        query = layer.query(x).unflatten(-1, (layer.heads, -1)).transpose(1, 2)
+        key, value = self._memory[number]
+        output = relation_attention(query, key, value, None, mask=self._source_mask == 0)
+        result: Tensor = layer.output(output.transpose(1, 2).flatten(2))
+        return result

@@ -21,7 +21,7 @@ from edgewise.data.vocabulary import END
 from edgewise.decoding.batching import by_length
 from edgewise.decoding.engine import Hypothesis, Tokens, Wanted
 from edgewise.decoding.settings import BATCH_TOKENS, DecodingSettings, penalty
-from edgewise.decoding.stepped import ROWS, alternatives, limits_of, renumbered
+from edgewise.decoding.stepped import ROWS, renumbered
 from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.interop.ctranslate2 import (
     KIND,
@@ -100,16 +100,19 @@ class CTranslate2Engine:
         _require_able(settings)
         wanted = wanted or (lambda sentence: True)
         if settings.alternatives:
-            return alternatives(self, self._likeliest, sources, prefixes, settings, wanted)
-        limits = limits_of(sources, prefixes, settings)
+            return self._alternatives(sources, prefixes, settings, wanted)
+        limits = [
+            settings.limit(len(source), len(prefix))
+            for source, prefix in zip(sources, prefixes, strict=True)
+        ]
         results: list[list[Hypothesis]] = [[] for _ in sources]
-        lengths = [len(source) + 1 for source in sources]
+        lengths = [max(map(len, pair)) + 1 for pair in zip(sources, prefixes, strict=True)]
         rows = max(1, ROWS // settings.beam)
         for chosen in by_length(lengths, self.batch_tokens // settings.beam, rows):
-            still = renumbered(wanted, chosen)
-            kept = [i for row, i in enumerate(chosen) if still(row)]
+            kept = [i for i in chosen if wanted(i)]
             some = [sources[i] for i in kept], [prefixes[i] for i in kept]
-            found = self._search(*some, [limits[i] for i in kept], settings)
+            still = renumbered(wanted, kept)
+            found = self._search(*some, [limits[i] for i in kept], settings, still)
             for i, hypotheses in zip(kept, found, strict=True):
                 results[i] = hypotheses
         return results
@@ -120,10 +123,14 @@ class CTranslate2Engine:
         prefixes: list[Tokens],
         limits: list[int],
         settings: DecodingSettings,
+        wanted: Wanted,
     ) -> list[list[Hypothesis]]:
         """All with one limit first, since a call has one; alone, where that was another."""
         every = self._hypotheses(sources, prefixes, max(limits, default=0), settings, self._plain)
         for i, (found, prefix, limit) in enumerate(zip(every, prefixes, limits, strict=True)):
+            if not wanted(i):
+                every[i] = []
+                continue
             alone = [sources[i]], [prefix], limit, settings
             if any(len(each.tokens) > limit or not each.ended for each in found):
                 # At its limit each of them must end, which is not always as likely.
@@ -193,6 +200,28 @@ class CTranslate2Engine:
         tokens = [self._numbers[piece] for piece in pieces]
         ended = bool(tokens) and tokens[-1] == END
         return _Found(tokens[:-1] if ended else tokens, score, ended)
+
+    def _alternatives(
+        self,
+        sources: Sequence[Tokens],
+        prefixes: Sequence[Tokens],
+        settings: DecodingSettings,
+        wanted: Wanted,
+    ) -> list[list[Hypothesis]]:
+        """The likeliest tokens after each prefix, each with its best continuation, best first."""
+        single = settings.model_copy(update={"alternatives": False, "n_best": 1})
+        results: list[list[Hypothesis]] = []
+        for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+            if not wanted(i):
+                results.append([])
+                continue
+            tokens = self._likeliest(source, prefix, settings.n_best)
+            begun = [[*prefix, token] for token in tokens]
+            still = renumbered(wanted, [i] * len(begun))
+            found = self.search([source] * len(begun), begun, single, still)
+            every = (each for continued in found for each in continued)
+            results.append(sorted(every, key=lambda each: -each.score))
+        return results
 
     def _likeliest(self, source: Tokens, prefix: Tokens, count: int) -> list[int]:
         """The likeliest tokens after a prefix, but for an end."""

@@ -15,10 +15,10 @@ from edgewise.data.batches import padded
 from edgewise.data.tokenizer import Tokenizer
 from edgewise.data.vocabulary import BEGIN
 from edgewise.decoding.batching import by_length
-from edgewise.decoding.beam import Step
 from edgewise.decoding.candidates import Distribution
 from edgewise.decoding.engine import Tokens
 from edgewise.decoding.settings import BATCH_TOKENS
+from edgewise.decoding.step import Step
 from edgewise.decoding.stepped import ROWS, SteppedEngine, Together, same_vocabulary
 from edgewise.errors import DataError, EdgewiseError
 from edgewise.interop.exported import open_exported
@@ -167,13 +167,14 @@ def _run(session: Any, outputs: list[str], inputs: dict[str, Any]) -> list[Any]:
         ) from None
 
 
-class OnnxSteps:
+class OnnxSteps(Step):
     """The state of a search: what the decoder has seen of each hypothesis."""
 
     attention: NDArray[np.float32]  # of the last step, to each source token: [batch, slots, n]
 
     def __init__(self, model: OnnxModel, sources: Sequence[Tokens], slots: int) -> None:
-        self._model, self._slots = model, slots
+        self._model = model
+        self._slots = slots  # of the past: fewer are enough for what translations begin with
         self._mask, *self._memory = model.encode(padded(sources).astype(np.int64))
         nothing = np.zeros((len(sources) * slots, model.heads, 0, model.d_head), np.float32)
         self._past = [model.value(nothing)] * len(model.past)
@@ -182,8 +183,9 @@ class OnnxSteps:
     def __call__(
         self, tokens: Int[Tensor, "batch slots"], parents: Int[Tensor, "batch slots"] | None
     ) -> Distribution:
-        own = np.arange(self._slots)[None].repeat(len(tokens), axis=0)
+        own = np.arange(tokens.shape[1])[None].repeat(len(tokens), axis=0)
         rows = self._of_past[:, None] * self._slots + (own if parents is None else parents.numpy())
+        self._slots = tokens.shape[1]
         inputs = {
             "tokens": self._model.value(tokens.numpy()),
             "parents": self._model.value(rows),
