@@ -97,6 +97,16 @@ def test_a_corpus_that_has_changed_is_told_by_its_file(tmp_path: Path) -> None:
     texts_of(scale_of("multi30k"), "en-de", data, out, silent)
 
 
+def test_a_folder_in_the_place_of_a_prepared_corpus_is_not_replaced(tmp_path: Path) -> None:
+    scale = read_scale("demo")
+    folder = tmp_path / "work" / "corpora" / "demo-en-de"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    with raises(SettingError, folder):
+        texts_of(scale, "en-de", None, tmp_path, silent)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
 def test_a_corpus_that_is_to_be_prepared_otherwise_is_not_taken_for_it(tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     write_all(data)

@@ -18,8 +18,9 @@ from edgewise.reproduction.experiments import read_experiment
 from edgewise.reproduction.results import Measured, Result, finished, require_same_corpus
 from edgewise.reproduction.scales import read_scale
 from edgewise.reproduction.statistics import Spread, difference
-from edgewise.reproduction.study import Study
+from edgewise.reproduction.study import Study, require_own_report
 from edgewise.reproduction.worker import order
+from edgewise.storage import write_json
 
 SOURCES, REFERENCES = zip(*pairs(60, seed=5), strict=True)
 REPORTS = Path("reports/multi30k")
@@ -248,3 +249,15 @@ def test_a_report_by_length_has_counts_and_intervals(tmp_path: Path) -> None:
 def test_no_cell_no_report(tmp_path: Path) -> None:
     assert study("table3", tmp_path).write_report() is None
     assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.parametrize("suffix", [".md", ".json", ".png"])
+def test_a_file_in_the_place_of_a_report_is_not_replaced(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / "table2,budget=7.md"
+    require_own_report(path)
+    mine = path.with_suffix(suffix)
+    mine.write_text('{"mine": 1}')
+    with raises(SettingError, mine, "--out"):
+        require_own_report(path)
+    write_json(path.with_suffix(".json"), {"command": "edgewise reproduce", "pairs": []})
+    require_own_report(path)

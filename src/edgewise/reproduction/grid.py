@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
 from edgewise.errors import EdgewiseError
-from edgewise.storage.locks import try_lock
+from edgewise.storage.locks import open_locked
 
 TICK = 0.5  # seconds
 # Training ends after its update and saves; torchrun kills after half a minute.
@@ -80,7 +80,7 @@ def run_cells(
     try:
         while waiting or running:
             for folder, cell in list(waiting.items())[: max(0, jobs - len(running))]:
-                lock = _locked(folder)
+                lock = open_locked(folder / ".lock")
                 if lock is None:  # to the end of the queue
                     waiting[folder] = waiting.pop(folder)
                     continue
@@ -118,15 +118,6 @@ def update_of(folder: Path) -> int:
         return int(lines[-2].partition(b'"step": ')[2].split(b",")[0]) if len(lines) > 1 else 0
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _locked(folder: Path) -> BinaryIO | None:
-    """A lock on the cell; None while another process has it."""
-    lock = (folder / ".lock").open("wb")
-    if not try_lock(lock.fileno()):
-        lock.close()
-        return None
-    return lock
 
 
 def _start(folder: Path, cell: AnyJob, lock: BinaryIO) -> Running[AnyJob]:

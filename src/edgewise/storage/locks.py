@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from edgewise.errors import EdgewiseError
 
@@ -30,6 +31,19 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def open_locked(path: Path) -> BinaryIO | None:
+    """Open a lock file, which is made if needed; return None if another process has locked it.
+
+    A link is not followed, and nothing is emptied: the file may be somebody's.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+    file = os.fdopen(os.open(path, flags, 0o666), "r+b")
+    if not try_lock(file.fileno()):
+        file.close()
+        return None
+    return file
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from edgewise.errors import DataError, SettingError
 from edgewise.storage.files import read_json
-from edgewise.storage.locks import locked, require_locks, try_lock
+from edgewise.storage.locks import locked, open_locked, require_locks
 
 JOURNAL = ".edgewise-journal-"
 # What becomes the target; what was the target; a folder of what was beside it; what is removed.
@@ -155,14 +155,15 @@ def _journal(target: Path) -> Iterator[None]:
     require_locks()  # before a journal is made
     path = _journal_path(target)
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        try:
-            if not try_lock(descriptor):
-                raise SettingError(f"another process is writing {target}: wait for it to end")
+        file = open_locked(path)
+        if file is None:
+            raise SettingError(f"another process is writing {target}: wait for it to end")
+        with file:
+            found = os.fstat(file.fileno())
             # A writer that has ended meanwhile removed the file that was opened here.
-            if _identity(path) != _identity_of(os.fstat(descriptor)):
+            if _identity(path) != _identity_of(found):
                 continue
-            if os.fstat(descriptor).st_size:
+            if found.st_size:
                 name, names = _recorded(path)
                 _clean_up(target.with_name(name), names)
             try:
@@ -170,8 +171,6 @@ def _journal(target: Path) -> Iterator[None]:
             finally:
                 path.unlink(missing_ok=True)
             return
-        finally:
-            os.close(descriptor)
 
 
 def _remove_empty(journal: Path) -> None:

@@ -6,7 +6,6 @@ metrics.jsonl      see metrics.py; tensorboard/ has the same
 checkpoints/       see edgewise.checkpoint
 """
 
-import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import torch
 from edgewise.data.corpus import Corpus
 from edgewise.errors import DataError, SettingError
 from edgewise.storage import read_json, recover, resolved, set_aside, write_json, write_text
-from edgewise.storage.locks import try_lock
+from edgewise.storage.locks import open_locked
 from edgewise.training.settings import CHANGEABLE, RunSettings
 
 LOCK = ".edgewise-lock"
@@ -114,11 +113,10 @@ def _shown(value: object) -> object:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    with (folder / LOCK).open("w") as file:
-        if not try_lock(file.fileno()):
-            raise SettingError(
-                f"another process is training in {folder}: wait for it, or choose another --out"
-            )
-        file.write(str(os.getpid()))
-        file.flush()
+    file = open_locked(folder / LOCK)
+    if file is None:
+        raise SettingError(
+            f"another process is training in {folder}: wait for it, or choose another --out"
+        )
+    with file:
         yield
