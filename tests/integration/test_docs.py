@@ -39,6 +39,10 @@ def test_tests_that_the_documents_name_exist() -> None:
     for document in DOCUMENTS:
         for name in re.findall(r"`(test_\w+)`", document.read_text()):
             assert f"def {name}" in tests, (document.name, name)
+        for file, name in re.findall(
+            r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", document.read_text()
+        ):
+            assert f"def {name}" in (ROOT / file).read_text(), (document.name, file, name)
 
 
 def test_targets_that_the_documents_name_exist() -> None:

@@ -45,6 +45,21 @@ def test_no_file_can_run_what_it_reads() -> None:
     assert {name: what for name, what in found.items() if what} == {READER: ["torch.load"]}
 
 
+def test_the_attention_library_has_nothing_to_read_files_with() -> None:
+    names = set[str]()
+    for path in (SOURCE / "attention").rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        nodes = list(ast.walk(tree))
+        names |= {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+        names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+        called = {node.func for node in nodes if isinstance(node, ast.Call)}
+        assert "open" not in {func.id for func in called if isinstance(func, ast.Name)}
+    assert {name.partition(".")[0] for name in names} <= {
+        *("collections", "dataclasses", "edgewise", "functools", "importlib", "itertools"),
+        *("jaxtyping", "math", "re", "torch", "typing", "warnings"),
+    }
+
+
 def test_the_one_reader_of_such_files_reads_data_only() -> None:
     tree = ast.parse((SOURCE / READER).read_text("utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
