@@ -15,8 +15,10 @@ from waiting import PATIENCE, wait_until
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.server.limits import Limits
+from edgewise.server.models import Served
 
 SOURCES = [source for source, _ in pairs(64, 7)]
+LONG = " ".join(SOURCES[:20]).replace(".", ",")  # one sentence
 HEADERS = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -154,6 +156,60 @@ def test_the_first_sentence_of_a_stream_comes_before_the_others_are_done(
             assert len(list(lines)) == 12  # and one for the end of the text
         wait_until(lambda: server.metric("edgewise_waiting_sentences") == 0)
     assert engine.batches == [1] * 12
+
+
+def test_a_short_request_is_answered_while_a_long_one_is_computed(
+    engine: HeldEngine, pool: ThreadPoolExecutor
+) -> None:
+    with LocalServer({"en-de": engine}) as server:
+        long = ask(server, pool, LONG)
+        wait_until(lambda: engine.batches == [1])
+        short = ask(server, pool, SOURCES[0])
+        wait_until(lambda: engine.batches == [1, 1])
+        engine.permits.release()  # which the innermost search takes
+        assert short.result().json()["translatedText"] == SOURCES[0]
+        assert not long.done()
+        engine.released.set()
+        assert long.result().status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/alternatives", "/explain"])
+def test_a_request_within_another_is_dropped_when_its_client_is_gone(
+    path: str, engine: HeldEngine, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Served, "require_explained", lambda self: None)
+    with LocalServer({"en-de": engine}) as server:
+        long = ask(server, pool, LONG)
+        wait_until(lambda: len(engine.batches) == 1)
+        body = json.dumps({"q": SOURCES[0], "target": "de"}).encode()
+        head = HEADERS.replace(b"/translate", path.encode())
+        client = server.open(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: len(engine.batches) == 2)
+        client.close()
+        wait_until(lambda: server.metric("edgewise_waiting_requests") == 1)
+        wait_until(lambda: server.metric("edgewise_waiting_sentences") == 1)
+        assert not long.done()
+        engine.released.set()
+        assert long.result().status_code == 200
+
+
+def test_of_many_long_requests_to_a_new_server_those_that_would_be_late_are_refused_at_once(
+    engine: HeldEngine, pool: ThreadPoolExecutor
+) -> None:
+    with LocalServer({"en-de": engine}, Limits(seconds=5)) as server:
+        body = {"q": LONG, "prefix": LONG[:40], "alternatives": 10, "source": "en", "target": "de"}
+        answers = [
+            pool.submit(httpx2.post, f"{server.url}/alternatives", json=body, timeout=PATIENCE)
+            for _ in range(8)
+        ]
+        # Before anything has been measured: the engine is not released.
+        wait_until(lambda: sum(answer.done() for answer in answers) >= 4)
+        for answer in answers:
+            if answer.done():
+                assert answer.result().status_code == 503
+                assert int(answer.result().headers["retry-after"]) > 1
+                assert_mentions(answer.result().json()["error"], "waiting", "5 s")
+        engine.released.set()
 
 
 def test_slow_bodies_get_408_and_slow_headers_are_closed(engine: HeldEngine) -> None:

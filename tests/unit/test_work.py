@@ -1,7 +1,9 @@
 """The queue: what is computed together, whose turn it is, and what is dropped."""
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,7 +15,7 @@ from messages import raises
 
 from edgewise.errors import ArgumentError
 from edgewise.server.metrics import Metrics
-from edgewise.server.work import BusyError, Ticket, Work
+from edgewise.server.work import DEPTH, BusyError, Ticket, Work
 
 
 @dataclass(eq=False)
@@ -26,6 +28,14 @@ class Upper:
     may_go_on: threading.Event = field(default_factory=threading.Event)
     begun: threading.Event = field(default_factory=threading.Event)
     given_up: list[str] = field(default_factory=list)
+    each: float = 0.0  # seconds that a character is expected to take
+
+    @property
+    def kind(self) -> str:
+        return "upper"
+
+    def seconds(self, item: str) -> float:
+        return self.each * len(item)
 
     def __call__(self, items: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
         self.batches.append(list(items))
@@ -85,12 +95,12 @@ def test_what_waits_is_computed_together_and_what_came_first_comes_first() -> No
 
     running(work, test)
     assert task.batches == [["first"], ["a", "b", "c", "x"], ["y", "z"]]
-    assert work.open == work.pending == 0
+    assert work.open == 0
 
 
 def test_a_short_request_overtakes_a_long_one_that_is_not_nearly_done() -> None:
-    work, task = new_work(seconds=1e6), Upper()
-    work._past.append((1, 1.0))  # slow: what came earlier by some milliseconds is not favoured
+    # Slow: what came earlier by some milliseconds is not favoured.
+    work, task = new_work(seconds=1e6), Upper(each=1.0)
 
     async def test() -> None:
         with work.submitted(task, [*"abcdefgh"]) as long:
@@ -165,7 +175,7 @@ def test_what_nobody_waits_for_is_not_computed_and_what_is_begun_is_told() -> No
     running(work, test)
     assert task.batches == [["a"], ["z"]]
     assert task.given_up == ["a"]
-    assert work.open == work.pending == 0
+    assert work.open == 0
     assert work.metrics.registry.get_sample_value("edgewise_dropped_total") == 3
 
 
@@ -187,15 +197,55 @@ def test_more_requests_than_may_wait_are_refused_before_anything_is_done() -> No
 
 
 def test_a_request_that_would_wait_too_long_is_refused_and_told_for_how_long() -> None:
-    work, task = new_work(seconds=5.0), Upper(most=1)
-    work._past.append((10, 1.0))  # ten a second
+    work, task = new_work(seconds=5.0), Upper(most=1, each=0.1)
 
     async def test() -> None:
-        with work.submitted(task, []):
-            work.refuse_if_busy()
-            # And the 50 that each costs.
-            with work.submitted(task, ["y" * 21]), raises(BusyError, 7, 5, 8):
-                work.refuse_if_busy()
+        with work.submitted(task, ["x" * 35]):  # 3.5 s, of which an answer may take 5
+            work.refuse_if_busy(1.0)  # which would overtake it
+            with raises(BusyError, "4 s", "5 s", 4), work.submitted(task, ["y" * 36]):
+                pass
+            with work.submitted(task, ["y" * 14]), raises(BusyError, "5 s", 5):
+                work.refuse_if_busy(4.0)
+        task.may_go_on.set()
+
+    running(work, test)
+
+
+def test_what_takes_longer_than_was_known_is_learnt_although_it_was_given_up() -> None:
+    work, long = new_work(seconds=1e6), Long(each=0.001)
+
+    async def test() -> None:
+        with work.submitted(long, ["x"]):
+            await begun(long)
+            await asyncio.sleep(0.05)
+        while not work._past:
+            await asyncio.sleep(0.001)
+        assert work._expected(long, "x") > 0.04
+
+    running(work, test)
+
+
+def test_a_request_is_not_refused_for_longer_ones_which_it_overtakes() -> None:
+    work, task = new_work(seconds=5.0), Upper(most=1, each=0.1)
+
+    async def test() -> None:
+        # Although they should have been done before: they give way.
+        overdue = new_work(seconds=0.1)
+        with overdue.submitted(task, ["x" * 4]):
+            await asyncio.sleep(0.5)
+            overdue.refuse_if_busy()
+            with pytest.raises(BusyError):
+                overdue.refuse_if_busy(0.3)
+        with work.submitted(task, ["x" * 45]):
+            with pytest.raises(BusyError), work.submitted(task, ["y" * 46]):
+                pass
+            with work.submitted(task, ["z"]):
+                pass
+        # Alone, however long it seems to take; of a stream only the first item counts.
+        with work.submitted(task, ["x" * 70]):
+            pass
+        with work.submitted(task, ["x"]), work.submitted(task, ["yy", "y" * 70], streamed=True):
+            pass
         task.may_go_on.set()
 
     running(work, test)
@@ -208,21 +258,146 @@ def test_a_server_that_shuts_down_takes_no_more() -> None:
         work.refuse_if_busy()
 
 
-def test_only_what_is_computed_together_to_its_end_teaches_the_speed() -> None:
-    work, together, alone = new_work(), Upper(), Upper(most=1)
-    alone.may_go_on.set()
+def test_the_speed_is_learnt_from_what_was_computed_to_its_end() -> None:
+    """Of each size apart: what is computed alone is slower than what is computed together."""
+    work, task, alone = new_work(seconds=1e6), Upper(each=10.0), Upper(most=1, each=10.0)
+    other = Upper(each=100.0, most=16)
+    for each in (task, alone):
+        each.may_go_on.set()
 
     async def test() -> None:
+        assert work._expected(task, "ccc") == 30
+        with work.submitted(other, ["b"]):
+            await begun(other)
+        other.may_go_on.set()  # nobody waits for it, and it did not take long
+        with work.submitted(task, ["ccc", "dd"]) as ticket:
+            await results(ticket)
+        assert work._expected(task, "ccc") < 0.1 < work._expected(alone, "ccc") == 30
+        assert work._expected(task, "c" * 900) == 9000
         with work.submitted(alone, ["a"]) as ticket:
             await results(ticket)
-        with work.submitted(together, ["b"]):
-            await begun(together)
-        together.may_go_on.set()  # nobody waits for it
-        with work.submitted(together, ["ccc", "dd"]) as ticket:
-            await results(ticket)
+        assert work._expected(alone, "ccc") < 0.1
 
     running(work, test)
-    assert [cost for cost, _ in work._past] == [105]
+    assert len(work._past) == 2
+
+
+class Long(Upper):
+    """Asks whether it is wanted until the test lets it end; expected to take a minute."""
+
+    def __init__(self, name: str = "long", **changes: Any) -> None:
+        super().__init__(**{"each": 60.0, "most": 1, **changes})
+        self.name = name
+
+    @property
+    def kind(self) -> str:
+        return self.name
+
+    def __call__(self, items: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
+        self.batches.append(list(items))
+        self.begun.set()
+        end = time.monotonic() + 10
+        while wanted(0) and not self.may_go_on.is_set() and time.monotonic() < end:
+            time.sleep(0.001)
+        if not wanted(0):
+            self.given_up += items
+        return [item.upper() for item in items]
+
+
+def test_a_long_computation_gives_way_to_shorter_ones_and_those_to_shorter_still() -> None:
+    work = new_work(seconds=1e6)
+    tasks = [Long(str(seconds), each=float(seconds)) for seconds in (60, 12, 2)]
+    short = Upper(most=1)
+    short.may_go_on.set()
+
+    async def test() -> None:
+        with contextlib.ExitStack() as stack:
+            tickets = []
+            for task in tasks:
+                tickets.append(stack.enter_context(work.submitted(task, ["x"])))
+                await begun(task)
+            with work.submitted(short, ["a"]) as ticket:
+                assert await results(ticket) == ["A"]  # while the others are being computed
+            for task, ticket in zip(tasks[::-1], tickets[::-1], strict=True):
+                assert not any(result.done() for result in ticket.results)
+                task.may_go_on.set()
+                assert await results(ticket) == ["X"]
+
+    running(work, test)
+
+
+def test_a_computation_gives_way_to_nothing_that_is_not_much_shorter() -> None:
+    work, long, other = new_work(seconds=1e6), Long(), Long("other", each=20.0)
+
+    async def test() -> None:
+        with work.submitted(long, ["x"]) as first:
+            await begun(long)
+            with work.submitted(other, ["y"]) as second:
+                await asyncio.sleep(0.1)
+                assert not other.begun.is_set()
+                long.may_go_on.set()
+                assert await results(first) == ["X"]
+                other.may_go_on.set()
+                assert await results(second) == ["Y"]
+
+    running(work, test)
+
+
+def test_what_takes_longer_than_expected_gives_way_too() -> None:
+    work, long, short = new_work(seconds=1e6), Long(each=0.0), Upper(most=1)
+    short.may_go_on.set()
+
+    async def test() -> None:
+        with work.submitted(long, ["x"]) as first:
+            await begun(long)
+            with work.submitted(short, ["a"]) as ticket:
+                assert await results(ticket) == ["A"]
+            assert not first.results[0].done()
+
+    running(work, test)
+    work._thread.shutdown(wait=True)
+    assert long.given_up == ["x"]  # nobody waits for it any more
+
+
+def test_within_each_other_only_a_few_are_computed() -> None:
+    """However wrong their estimates are: each one takes memory."""
+    work, depth, deepest = new_work(seconds=1e6), 0, 0
+
+    class Deep(Long):
+        def __call__(self, items: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
+            nonlocal depth, deepest
+            depth += 1
+            deepest = max(deepest, depth)
+            result = super().__call__(items, wanted)
+            depth -= 1
+            return result
+
+    tasks = [Deep(str(number), each=0.0) for number in range(6)]
+
+    async def test() -> None:
+        with contextlib.ExitStack() as stack:
+            for task in tasks:
+                stack.enter_context(work.submitted(task, ["x"]))
+            while deepest < DEPTH:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
+            for task in tasks:
+                task.may_go_on.set()
+
+    running(work, test)
+    assert deepest == DEPTH
+
+
+def test_the_thread_ends_although_the_loop_is_closed_while_it_computes() -> None:
+    work, long = new_work(), Long(each=0.001)
+
+    async def test() -> None:
+        with work.submitted(long, ["x"]):
+            await begun(long)
+
+    running(work, test)
+    work._thread.shutdown(wait=True)
+    assert long.given_up == ["x"]
 
 
 def test_a_task_that_loses_items_fails_and_the_next_does_not() -> None:

@@ -3,7 +3,7 @@
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -11,9 +11,6 @@ from edgewise.cli.console import say
 from edgewise.cli.model_options import Run, load_translator
 from edgewise.errors import EdgewiseError, SettingError
 from edgewise.server.limits import Limits
-
-if TYPE_CHECKING:
-    from edgewise.decoding import Translator
 
 DEMO = Path("runs/demo/model")
 
@@ -70,6 +67,7 @@ def serve(
     try:
         from edgewise.server.models import Models, Served, languages, named
         from edgewise.server.run import Server, bound, compute_thread
+        from edgewise.server.tasks import seconds_per_character
     except ModuleNotFoundError as error:
         raise EdgewiseError(
             f"the server needs {error.name}: pip install 'edgewise[server]'"
@@ -85,9 +83,10 @@ def serve(
     thread = compute_thread()
     served = []
     for name, folder in folders:
-        translator = thread.submit(_loaded, folder, run).result()
+        translator = thread.submit(load_translator, [folder], run).result()
+        pace = thread.submit(seconds_per_character, translator).result()
         source, target = languages(name, folder)
-        served.append(Served(name or folder.resolve().name, source, target, translator))
+        served.append(Served(name or folder.resolve().name, source, target, translator, pace))
         say(f"{served[-1].name}: {source} to {target}, {folder}")
     models = Models(served)
     address, found = listener.getsockname()[:2]
@@ -103,10 +102,3 @@ def serve(
         say("all that was asked is answered")
     if ended.signal == signal.SIGINT:
         raise KeyboardInterrupt
-
-
-def _loaded(folder: Path, run: Run) -> "Translator":
-    translator = load_translator([folder], run)
-    # The first time takes longer: not when somebody waits.
-    translator.translate(["."], min_length=0, max_length=4)
-    return translator

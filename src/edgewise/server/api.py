@@ -77,7 +77,7 @@ class Api:
         _, passages, task = self._translating(asked.model_copy(update={"alternatives": 0}))
         stack = ExitStack()
         items = [sentence.source for sentence in passages.sentences]
-        ticket = stack.enter_context(self._work.submitted(task, items))
+        ticket = stack.enter_context(self._work.submitted(task, items, streamed=True))
         return _Stream(self._lines(passages, ticket.results), stack)
 
     async def alternatives(self, request: Request) -> messages.AlternativesAnswer:

@@ -30,6 +30,7 @@ class Served:
     source: str
     target: str
     translator: Translator
+    seconds_per_character: float = 2e-4  # of a translation, as measured when it was loaded
 
     @property
     def engine(self) -> Engine:

@@ -1,8 +1,11 @@
 """What the thread computes: translations, explanations, tables."""
 
 import json
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from jaxtyping import Float
@@ -15,7 +18,7 @@ from edgewise.decoding.explanation import Attention, explain
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.decoding.sources import as_read
 from edgewise.decoding.stepped import ROWS
-from edgewise.decoding.translator import Translation
+from edgewise.decoding.translator import Translation, Translator
 from edgewise.errors import ArgumentError
 from edgewise.model.layers import DecoderLayer, EncoderLayer
 from edgewise.server.messages import Stack
@@ -24,6 +27,22 @@ from edgewise.server.models import Served
 # What the engine counts in tokens, a queue counts in characters.
 CHARACTERS_PER_TOKEN = 4
 DECIMALS = 5
+# An item takes as long as its characters and so many more: a search has steps beyond the source.
+EACH = 50
+# Of so many characters, each takes twice the time, since a step attends to all tokens.
+LONG = 4000
+# So many characters of a prefix, which is computed in one pass, take as long as one that is
+# searched for; so do so many numbers of an explanation.
+IN_ONE_PASS, NUMBERS = 20, 200
+
+
+def seconds_per_character(translator: Translator) -> float:
+    """Measure how long a character of a translation takes; the first search takes longer."""
+    for _ in range(2):
+        began = time.monotonic()
+        (found,) = translator.translations(["a b c d e"], n_best=1, min_length=0, max_length=16)
+        seconds = time.monotonic() - began
+    return seconds / (EACH + CHARACTERS_PER_TOKEN * len(found[0].pieces))
 
 
 @dataclass(frozen=True)
@@ -43,6 +62,20 @@ class Translating:
     def characters(self) -> int:
         return CHARACTERS_PER_TOKEN * self.model.engine.batch_tokens // self.settings.slots
 
+    @property
+    def kind(self) -> Hashable:
+        return self.model, self.settings.alternatives, self.settings.slots
+
+    def seconds(self, item: str) -> float:
+        """Alternatives are continued in as many batches as it takes, each after the prefix."""
+        begun, each, batches = len(self.prefix), len(item), 1
+        if self.settings.alternatives:
+            width = max(each, begun // self.settings.slots)
+            together = min(max(1, ROWS // self.settings.slots), self.characters // max(1, width))
+            batches = math.ceil(self.settings.n_best / max(1, together))
+        searched = batches * (max(0, each - begun) + EACH) * (1 + each / LONG)
+        return self.model.seconds_per_character * (searched + begun / IN_ONE_PASS)
+
     def __call__(self, items: Sequence[str], wanted: Wanted) -> list[list[Translation]]:
         return self.model.translator.translations(
             items,
@@ -60,6 +93,13 @@ class _Alone:
     most: int = 1
     characters: int = 0
 
+    @property
+    def kind(self) -> Hashable:
+        return self.model, type(self)
+
+    def seconds(self, item: str) -> float:
+        return self.model.seconds_per_character * EACH
+
 
 @dataclass(frozen=True)
 class Explaining(_Alone):
@@ -69,15 +109,25 @@ class Explaining(_Alone):
     stack: Stack = "cross"
     tokens: int = 0  # of the sentence or its translation, at most
 
-    def __call__(self, items: Sequence[str], wanted: Wanted) -> list[bytes]:
-        return [self._explained(item) for item in items]
+    def seconds(self, item: str) -> float:
+        tokens = min(self.tokens, len(item) // CHARACTERS_PER_TOKEN)
+        settings = self.model.engine.settings
+        numbers = 3 * settings.heads * settings.decoder_layers * tokens**2
+        searched = len(item) if self.translation is None else 0
+        return self.model.seconds_per_character * (searched + EACH + numbers / NUMBERS)
 
-    def _explained(self, text: str) -> bytes:
+    def __call__(self, items: Sequence[str], wanted: Wanted) -> list[bytes]:
+        return [self._explained(item, partial(wanted, i)) for i, item in enumerate(items)]
+
+    def _explained(self, text: str, wanted: Callable[[], bool]) -> bytes:
         translator, vocabulary = self.model.translator, self.model.translator.vocabulary
         self._require_short("q", source := vocabulary.encode([text])[0])
         translation = self.translation
         if translation is None:
-            (translation,) = translator.translate([text], n_best=1)
+            (best,) = translator.translations([text], n_best=1, wanted=lambda _: wanted())
+            translation = best[0].text if best else ""
+        if not wanted():
+            return b""
         self._require_short("translation", target := vocabulary.encode_target([translation])[0])
         seen = as_read(source, self.model.transformer.settings)
         found = explain(self.model.transformer, seen, [BEGIN, *target])
