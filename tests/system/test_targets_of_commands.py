@@ -5,7 +5,6 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,63 +18,41 @@ from edgewise.data.grammar import pairs
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@dataclass(frozen=True)
-class Given:
-    """What commands read."""
-
-    folder: Path
-
-    @property
-    def source(self) -> Path:
-        return self.folder / "text.en"
-
-    @property
-    def target(self) -> Path:
-        return self.folder / "text.de"
-
-    @property
-    def short(self) -> Path:
-        return self.folder / "short.en"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model"
-
-    @property
-    def run(self) -> Path:
-        return self.folder / "run"
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "config.toml"
+# What commands read, in one folder.
+SOURCE, TARGET, SHORT, MODEL, RUN, CONFIG = (
+    *("text.en", "text.de", "short.en"),
+    *("model", "run", "config.toml"),
+)
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
-    given = Given(tmp_path_factory.mktemp("given"))
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = tmp_path_factory.mktemp("given")
     for path, lines in zip(
-        (given.source, given.target), zip(*pairs(40, 1), strict=True), strict=True
+        (given / SOURCE, given / TARGET), zip(*pairs(40, 1), strict=True), strict=True
     ):
         path.write_text("".join(f"{line}\n" for line in lines))
-    given.short.write_text("A child .\nThe old man sleeps .\n")
-    make_model(given.model, make_vocabulary(), tables="layer")
-    write_config(given.config, make_corpus(given.folder / "corpus"))
-    assert run(["train", str(given.config), "--out", str(given.run), "--training.steps", "3"]) == 0
+    (given / SHORT).write_text("A child .\nThe old man sleeps .\n")
+    make_model(given / MODEL, make_vocabulary(), tables="layer")
+    write_config(given / CONFIG, make_corpus(given / "corpus"))
+    assert (
+        run(["train", f"{given}/{CONFIG}", "--out", f"{given}/{RUN}", "--training.steps", "3"]) == 0
+    )
     return given
 
 
-Arguments = Callable[[Given, Path], list[str | Path]]
+Arguments = Callable[[Path, Path], list[str | Path]]
 FILES: dict[str, Arguments] = {
     "evaluate --out": lambda given, out: [
-        *("evaluate", "--model", given.model, "--source", given.short),
-        *("--reference", given.short, "--out", out),
+        *("evaluate", "--model", given / MODEL, "--source", given / SHORT),
+        *("--reference", given / SHORT, "--out", out),
     ],
     "evaluate --json": lambda given, out: [
-        *("evaluate", "--translations", given.short, "--source", given.short),
-        *("--reference", given.short, "--json", out),
+        *("evaluate", "--translations", given / SHORT, "--source", given / SHORT),
+        *("--reference", given / SHORT, "--json", out),
     ],
     "translate --alignments": lambda given, out: [
-        *("translate", "--model", given.model, "--alignments", out)
+        *("translate", "--model", given / MODEL, "--alignments", out)
     ],
     "data generate": lambda given, out: [
         *("data", "generate", "--pairs", "5", "--out", out.with_suffix(""))
@@ -83,20 +60,20 @@ FILES: dict[str, Arguments] = {
 }
 FOLDERS: dict[str, Arguments] = {
     "prepare": lambda given, out: [
-        *("prepare", "--source", given.source, "--target", given.target, "--vocab-size", "400"),
+        *("prepare", "--source", given / SOURCE, "--target", given / TARGET, "--vocab-size", "400"),
         *("--workers", "1", "--out", out),
     ],
-    "average": lambda given, out: ["average", given.run, "--last", "1", "--out", out],
+    "average": lambda given, out: ["average", given / RUN, "--last", "1", "--out", out],
     "export ctranslate2": lambda given, out: [
-        *("export", "ctranslate2", "--model", given.model, "--out", out)
+        *("export", "ctranslate2", "--model", given / MODEL, "--out", out)
     ],
-    "train": lambda given, out: ["train", given.config, "--training.steps", "1", "--out", out],
+    "train": lambda given, out: ["train", given / CONFIG, "--training.steps", "1", "--out", out],
 }
 SLOW_FOLDERS: dict[str, Arguments] = {
     "explain": lambda given, out: [
-        *("explain", "--model", given.model, "--text", "A child .", "--out", out)
+        *("explain", "--model", given / MODEL, "--text", "A child .", "--out", out)
     ],
-    "export onnx": lambda given, out: ["export", "onnx", "--model", given.model, "--out", out],
+    "export onnx": lambda given, out: ["export", "onnx", "--model", given / MODEL, "--out", out],
 }
 # What may stand at the target; those that a command may write to without and with --overwrite.
 FREE = {"nothing", "an empty folder", "a link to nothing"}
@@ -193,7 +170,7 @@ def check(
     assert before == after, about
 
 
-def check_all(given: Given, name: str, tmp_path: Path) -> None:
+def check_all(given: Path, name: str, tmp_path: Path) -> None:
     command = Command(tmp_path)
     is_file = name in FILES
     arguments = {**FILES, **FOLDERS, **SLOW_FOLDERS}[name]
@@ -220,13 +197,13 @@ def check_all(given: Given, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*FILES, *FOLDERS])
-def test_nothing_is_lost_where_a_command_writes(name: str, given: Given, tmp_path: Path) -> None:
+def test_nothing_is_lost_where_a_command_writes(name: str, given: Path, tmp_path: Path) -> None:
     check_all(given, name, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SLOW_FOLDERS)
 def test_nothing_is_lost_where_a_slow_command_writes(
-    name: str, given: Given, tmp_path: Path
+    name: str, given: Path, tmp_path: Path
 ) -> None:
     check_all(given, name, tmp_path)
