@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from everything import everything
+from foreign_models import opennmt_checkpoint, pieces_of, spm
 from small_runs import make_corpus, write_config
 from tiny_model import Command, make_model, make_vocabulary
 
@@ -19,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # What commands read, in one folder.
-SOURCE, TARGET, SHORT, MODEL, RUN, CONFIG = (
-    *("text.en", "text.de", "short.en"),
-    *("model", "run", "config.toml"),
+SOURCE, TARGET, SHORT, MODEL, RUN, CONFIG, OPENNMT, SPM = (
+    *("text.en", "text.de", "short.en", "model"),
+    *("run", "config.toml", "opennmt.pt", "spm.model"),
 )
 
 
@@ -35,9 +37,11 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (given / SHORT).write_text("A child .\nThe old man sleeps .\n")
     make_model(given / MODEL, make_vocabulary(), tables="layer")
     write_config(given / CONFIG, make_corpus(given / "corpus"))
-    assert (
-        run(["train", f"{given}/{CONFIG}", "--out", f"{given}/{RUN}", "--training.steps", "3"]) == 0
-    )
+    train = ["train", f"{given}/{CONFIG}", "--out", f"{given}/{RUN}", "--training.steps", "3"]
+    assert run(train) == 0
+    pieces = pieces_of(model := spm("both", 400))
+    (given / SPM).write_bytes(model)
+    torch.save(opennmt_checkpoint(pieces, pieces), given / OPENNMT)
     return given
 
 
@@ -66,6 +70,9 @@ FOLDERS: dict[str, Arguments] = {
     "average": lambda given, out: ["average", given / RUN, "--last", "1", "--out", out],
     "export ctranslate2": lambda given, out: [
         *("export", "ctranslate2", "--model", given / MODEL, "--out", out)
+    ],
+    "import opennmt": lambda given, out: [
+        *("import", "opennmt", given / OPENNMT, "--tokenizer", given / SPM, "--out", out)
     ],
     "train": lambda given, out: ["train", given / CONFIG, "--training.steps", "1", "--out", out],
 }
