@@ -98,6 +98,93 @@ def test_work_is_dropped_when_its_client_is_gone(path: str, engine: HeldEngine) 
         assert server.translated(SOURCES[0]) == SOURCES[0]
 
 
+def asking(body: dict[str, str], path: str = "/translate", version: str = "1.1") -> bytes:
+    """A request, byte for byte."""
+    content = json.dumps({"target": "de", **body}).encode()
+    lines = (f"POST {path} HTTP/{version}", "Host: localhost", "Content-Type: application/json")
+    return "\r\n".join((*lines, f"Content-Length: {len(content)}", "", "")).encode() + content
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("path", ["/translate", "/translate/stream"])
+def test_a_client_that_has_closed_its_side_gets_its_answer(
+    path: str, version: str, engine: HeldEngine
+) -> None:
+    with LocalServer({"en-de": engine}) as server:
+        client = server.open(asking({"q": SOURCES[0]}, path, version))
+        client.shutdown(socket.SHUT_WR)
+        wait_until(lambda: engine.batches)
+        if version == "1.1":  # by which the server sees that it still reads
+            assert client.recv(1 << 10).startswith(b"HTTP/1.1 102 ")
+        engine.released.set()
+        answer = received(client)
+        assert b" 200 " in answer and SOURCES[0].encode() in answer
+        wait_until(lambda: server.open_connections == 0)
+
+
+def test_all_requests_that_came_before_a_client_closed_its_side_are_answered(
+    engine: HeldEngine,
+) -> None:
+    with LocalServer({"en-de": engine}) as server:
+        client = server.open(b"".join(asking({"q": text}) for text in SOURCES[:3]) + b"POST /tr")
+        client.shutdown(socket.SHUT_WR)
+        wait_until(lambda: engine.batches)
+        engine.released.set()
+        answer = received(client)
+        assert answer.count(b"HTTP/1.1 200 ") == 3
+        assert all(text.encode() in answer for text in SOURCES[:3])
+
+
+def test_a_client_that_closes_its_side_within_its_request_is_let_go(engine: HeldEngine) -> None:
+    with LocalServer({"en-de": engine}) as server:
+        for part in (b"", b"POST /tr", asking({"q": SOURCES[0]})[:-5]):
+            client = server.open(part)
+            client.shutdown(socket.SHUT_WR)
+            assert received(client) == b""
+    assert engine.batches == []
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server closes a connection to which it has sent nothing."""
+    try:
+        return received(connection) == b""
+    except ConnectionResetError:  # it had not read all that was sent
+        return True
+
+
+def test_beyond_the_limit_the_connection_that_has_waited_longest_is_closed(
+    engine: HeldEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgewise.server.run.capacity", lambda: 5)
+    with LocalServer({"en-de": engine}) as server:
+        busy = server.open(asking({"q": SOURCES[0]}))
+        wait_until(lambda: engine.batches)
+        idle = [server.open(part) for part in (b"", b"POST /tr", b"", b"POST", b"", b"")]
+        assert all(is_closed(each) for each in idle[:2])
+        wait_until(lambda: server.open_connections == 5)
+        engine.released.set()
+        assert server.translated(SOURCES[1]) == SOURCES[1]
+        assert is_closed(idle[2])
+        # Kept alive by its client, the connection waits again, for less time than others.
+        for _ in range(3):
+            idle.append(server.open())
+        assert all(is_closed(each) for each in idle[3:6])
+        assert server.translated(SOURCES[2]) == SOURCES[2]
+        assert b" 200 " in busy.recv(1 << 16)
+
+
+def test_if_all_connections_are_busy_a_new_one_is_closed(
+    engine: HeldEngine, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgewise.server.run.capacity", lambda: 3)
+    with LocalServer({"en-de": engine}) as server:
+        answers = [ask(server, pool, text) for text in SOURCES[:3]]
+        wait_until(lambda: server.open_requests == 3)
+        assert is_closed(server.open())
+        engine.released.set()
+        assert all(answer.result().status_code == 200 for answer in answers)
+
+
 def test_an_answer_that_takes_too_long_is_refused(engine: HeldEngine) -> None:
     with LocalServer({"en-de": engine}, Limits(seconds=0.1)) as server:
         response = server.post("/translate", {"q": SOURCES[0]})

@@ -17,13 +17,22 @@ SOURCES = [source for source, _ in pairs(64, 7)]
 
 
 class Server(Asking):
-    """`edgewise serve` at a port of its own; when the block ends, so does it."""
+    """`edgewise serve` at a port of its own; when the block ends, so does it.
+
+    ulimit: options of the shell's command that limit the process, such as `-n 256`.
+    """
 
     def __init__(
-        self, *arguments: str | Path, threads: int = 1, folder: Path | None = None
+        self,
+        *arguments: str | Path,
+        threads: int = 1,
+        folder: Path | None = None,
+        ulimit: str | None = None,
     ) -> None:
+        limited = () if ulimit is None else ("sh", "-c", f'ulimit {ulimit}; exec "$@"', "sh")
+        command = (sys.executable, "-c", PROGRAM, "serve", "--port", "0", *map(str, arguments))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "serve", "--port", "0", *map(str, arguments)],
+            [*limited, *command],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},

@@ -51,16 +51,22 @@ class Guard:
         if scope["method"] == "HEAD":  # the same without its body, which is not sent
             scope = {**scope, "method": "GET"}
         began, status = time.perf_counter(), GONE
+        start: Message = {}
 
         async def counted(message: Message) -> None:
-            nonlocal status
+            nonlocal status, start
             if message["type"] == "http.response.start":
-                status = message["status"]
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 # Files of the page are asked for again, but not sent again if they are the same.
                 headers.setdefault("Cache-Control", "no-cache" if "etag" in headers else "no-store")
+                start = message  # sent with what follows: whether a client is gone shows before
+                return
+            if start:
+                status = start["status"]
+                await send(start)
+                start = {}
             await send(message)
 
         self.open += 1

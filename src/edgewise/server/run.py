@@ -1,4 +1,4 @@
-"""The server as a process: a socket, signals, deadlines of connections."""
+"""The server as a process: a socket and signals."""
 
 import asyncio
 import logging
@@ -11,18 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgewise.errors import SettingError
 from edgewise.server.app import Application
+from edgewise.server.connections import BACKLOG, capacity, limited_protocol, log_once
 from edgewise.server.limits import Limits
 from edgewise.server.models import Models
 
 KEEP_ALIVE_SECONDS = 15
+QUEUE = 1024  # connections that the system holds until we accept them
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -82,7 +81,8 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=_with_deadlines(limits),
+                http=limited_protocol(limits, capacity()),
+                backlog=BACKLOG,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -109,7 +109,9 @@ class Server(uvicorn.Server):
         self.signal = number
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(log_once())
         await super().startup(sockets)
+        self.listener.listen(QUEUE)  # asyncio accepts `BACKLOG` of them at a time
         self.listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -135,56 +137,3 @@ class Server(uvicorn.Server):
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
-
-
-class _Deadline:
-    """Something happens, unless it is called off in time."""
-
-    timer: asyncio.TimerHandle | None = None
-
-    def begin(self, seconds: float, act: Callable[[], None]) -> None:
-        if self.timer is None:
-            self.timer = asyncio.get_running_loop().call_later(seconds, act)
-
-    def call_off(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-
-def _with_deadlines(limits: Limits) -> type[H11Protocol]:
-    """uvicorn's protocol, which closes connections whose headers take long, or whose client does
-    not read its answer.
-    """
-
-    class Protocol(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.reading, self.writing = _Deadline(), _Deadline()
-            self._await_headers()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._await_headers()
-
-        def connection_lost(self, error: Exception | None) -> None:
-            super().connection_lost(error)
-            self.reading.call_off()
-            self.writing.call_off()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self.writing.begin(limits.seconds, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self.writing.call_off()
-
-        def _await_headers(self) -> None:
-            """Begin to wait when headers do, and end when they are there."""
-            if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
-                self.reading.call_off()
-            else:
-                self.reading.begin(limits.header_seconds, self.transport.close)
-
-    return Protocol
