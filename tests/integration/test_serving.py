@@ -19,7 +19,7 @@ from edgewise.server.models import Served
 
 SOURCES = [source for source, _ in pairs(64, 7)]
 LONG = " ".join(SOURCES[:20]).replace(".", ",")  # one sentence
-HEADERS = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEADERS = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -320,11 +320,60 @@ def test_a_client_that_does_not_read_its_answers_is_disconnected(engine: HeldEng
         connection.connect((server.host, server.port))
         wait_until(lambda: server.open_connections == 1)
         # Answers of megabytes, more than the system buffers.
-        connection.sendall(b"GET /swagger/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n" * 6)
+        path = b"/swagger/swagger-ui-bundle.js"
+        connection.sendall((b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n") * 6)
         wait_until(lambda: server.open_connections == 0)
         connection.close()
         engine.released.set()
         assert server.translated("a dog") == "a dog"
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/translate", "/docs"])
+def test_a_host_that_is_not_ours_is_refused_before_anything_is_done(
+    path: str, engine: HeldEngine
+) -> None:
+    with LocalServer({"en-de": engine}, Limits(hosts=frozenset(["ours.example"]))) as server:
+        for host in ("evil.example", "evil.example:8000", "x" * 3000, "localhost.evil.example"):
+            answer = server.client.request("POST", path, headers={"host": host}, content=b"{")
+            assert answer.status_code == 421
+            assert_mentions(answer.json()["error"], "--allow-host")
+            assert host[:50] in answer.text and len(answer.text) < 300
+        for host in ("ours.example:81", "OURS.example.", "127.0.0.1", "[::1]:80", "a.localhost"):
+            assert server.client.get("/health", headers={"host": host}).status_code == 200
+        old = received(server.open(b"GET /health HTTP/1.0\r\n\r\n"))
+        assert b" 200 " in old
+
+
+def test_with_an_asterisk_any_host_is_answered(engine: HeldEngine) -> None:
+    with LocalServer({"en-de": engine}, Limits(hosts=frozenset(["*"]))) as server:
+        for host in ("any.example", ""):
+            assert server.client.get("/health", headers={"host": host}).status_code == 200
+
+
+def test_what_a_client_sent_is_shortened_where_it_is_told(engine: HeldEngine) -> None:
+    many = "x" * 9000
+    with LocalServer({"en-de": engine}) as server:
+        for answer in (
+            server.client.request(many, "/health"),
+            server.client.request(many[:30_000], "/" + many),
+            server.client.get("/" + many),
+            server.client.get("/tables", params={"model": many}),
+            server.client.get("/tables", params={"layer": many}),
+            server.client.get("/tables", params={"stack": many}),
+            server.client.get("/page/" + many),
+            server.client.get("/page/%00" + many),
+            server.client.post("/translate", content=b"{}", headers={"content-type": many}),
+            server.post("/translate", {"q": "a", "target": many}),
+            server.post("/translate", {"q": "a", "target": many[:64]}),
+            server.post("/translate", {"q": "a", "model": many}),
+            server.post("/translate", {"q": "a", "model": many[:256]}),
+            server.post("/translate", {"q": "a", "format": many}),
+            server.post("/explain", {"q": "a", "stack": many}),
+            server.client.post("/translate", data={many: many}),
+            server.post("/translate", {many: many}),
+        ):
+            assert answer.status_code in (400, 404, 405, 415), answer.text
+            assert 10 < len(answer.json()["error"]) < 250, answer.text
 
 
 def test_two_models_are_told_apart_by_name(vocabulary: Vocabulary) -> None:

@@ -260,7 +260,7 @@ def test_health_readiness_and_counters_are_told(server: Server) -> None:
         (b'{"q": "a", "target": "de", "model": "x"}', 400, ("model", "en-de", "'x'")),
         (b'{"q": "a", "target": "de", "format": "pdf"}', 400, ("format", "'text'", "'html'")),
         (b'{"q": "a", "target": "de", "alternatives": 99}', 400, ("alternatives", 10)),
-        (b'{"q": "a", "target": "de", "alternatives": ' + b"9" * 5000 + b"}", 400, ("JSON",)),
+        (b'{"q": "a", "target": "de", "alternatives": ' + b"9" * 5000 + b"}", 400, (5000,)),
         (json.dumps({"q": "x " * 25_000, "target": "de"}).encode(), 400, ("q", "50,000")),
         (json.dumps({"q": "x" * 19_000, "target": "de"}).encode(), 400, ("q", "1,024")),
         (json.dumps({"q": ["x"] * 1001, "target": "de"}).encode(), 400, ("q", "1000 items")),
@@ -316,7 +316,7 @@ def test_unknown_paths_and_methods_are_told(server: Server) -> None:
     assert_mentions(error(server.client.get("/nothing"), 404), "GET /nothing")
     assert_mentions(error(server.client.get("/translate"), 405), "GET /translate")
     for path in (b"/page/../api.py", b"/page/%2e%2e/api.py", b"/page//etc/passwd"):
-        request = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        request = b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         assert b" 404 " in received(server.open(request)).partition(b"\r\n")[0]
     assert len(error(server.client.get("/" + "x" * 9000), 404)) < 600
 
@@ -381,7 +381,7 @@ def test_one_bad_request_disturbs_no_other(server: Server) -> None:
     assert {future.result().status_code for future in refused} == {400, 413}
 
 
-HEADERS = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEADERS = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def test_a_body_with_a_false_length_is_refused(server: Server) -> None:

@@ -79,6 +79,8 @@ def test_what_cannot_be_served_is_told_before_anything_listens(
             (("--model", folder, "--timeout", "0"), USAGE, "--timeout", 3600, "0"),
             (("--model", folder, "--max-waiting", "0"), USAGE, "--max-waiting", 1, 0),
             (("--model", "=x"), USAGE, "--model", "NAME=DIR", "'=x'"),
+            (("--model", folder, "--allow-host", "a.b:80"), USAGE, "--allow-host", "'a.b:80'"),
+            (("--model", folder, "--allow-host", "http://a"), USAGE, "--allow-host", "'http://a'"),
         ):
             port_given = () if "--port" in arguments else ("--port", "0")
             result = command("serve", *arguments, *port_given)
@@ -131,7 +133,9 @@ def test_its_port_is_taken_and_ctrl_c_ends_it(
     vocabulary: Vocabulary, folder: Path, tmp_path: Path
 ) -> None:
     nameless = make_model(tmp_path / "m", vocabulary, generation={"max_length": 9})
-    with Server("--model", f"fr-gsw={nameless}") as server:
+    with Server("--model", f"fr-gsw={nameless}", "--allow-host", "One.example.") as server:
+        assert server.client.get("/health", headers={"host": "one.example:81"}).status_code == 200
+        assert server.client.get("/health", headers={"host": "two.example"}).status_code == 421
         # The languages are those of the name that the model is given.
         assert server.client.get("/languages").json() == [
             {"code": "fr", "name": "French", "targets": ["gsw"]},

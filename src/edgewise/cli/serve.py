@@ -1,5 +1,6 @@
 """edgewise serve."""
 
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from edgewise.errors import EdgewiseError, SettingError
 from edgewise.server.limits import Limits
 
 DEMO = Path("runs/demo/model")
+_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def serve(
     model: Annotated[list[str] | None, Parameter(negative=())] = None,
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow_host: Annotated[list[str] | None, Parameter(negative=())] = None,
     limits: Annotated[Limited | None, Parameter(name="*")] = None,
     run: Run = None,
 ) -> None:
@@ -63,6 +66,9 @@ def serve(
         Address to listen at; 0.0.0.0 is all of this machine's.
     port
         Port to listen at; 0 takes one that is free.
+    allow_host
+        Name that clients may use for this server, such as translate.example.org; may be given
+        several times; * is any. Addresses, localhost, this machine's name and --host always may.
     """
     try:
         from edgewise.server.models import Models, Served, languages, named
@@ -73,6 +79,7 @@ def serve(
             f"the server needs {error.name}: pip install 'edgewise[server]'"
         ) from None
     limits = limits or Limited()
+    hosts = frozenset([host.lower(), *map(_host, allow_host or [])])
     if model is None and not DEMO.is_dir():
         raise SettingError(
             f"there is no model at {DEMO} yet: `make demo` or `edgewise demo` trains one in about "
@@ -92,7 +99,10 @@ def serve(
     address, found = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     asked = Limits(
-        characters=limits.max_characters, waiting=limits.max_waiting, seconds=limits.timeout
+        characters=limits.max_characters,
+        waiting=limits.max_waiting,
+        seconds=limits.timeout,
+        hosts=hosts,
     )
     ready = f"http://{shown}:{found} has the page, /docs the API; Ctrl-C ends"
     ended = Server(models, asked, listener, thread, lambda: say(ready)).serve_until_stopped()
@@ -102,3 +112,13 @@ def serve(
         say("all that was asked is answered")
     if ended.signal == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _host(name: str) -> str:
+    """Return a name as it is compared with Host headers; SettingError if it is none."""
+    if name != "*" and not _NAME.fullmatch(name):
+        raise SettingError(
+            f"--allow-host must be a name without port, such as translate.example.org, or *; "
+            f"got {name!r}"
+        )
+    return name.lower().removesuffix(".")

@@ -37,6 +37,7 @@ REFUSALS: Responses = {
         408: "The body did not come in time.",
         413: "The body is too large.",
         415: "The body is neither JSON nor a form.",
+        421: "The Host header has a name that is not this server's.",
         503: "Too much is waiting, or it took too long: see Retry-After.",
     }.items()
 }
@@ -68,11 +69,6 @@ class Application(Guard):
         _add_page(app)
         _add_failures(app)
         super().__init__(app, limits, metrics)
-
-
-def shortened(text: str, most: int) -> str:
-    """What a stranger sent may be long, also where it is only named."""
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _add_paths(app: FastAPI, api: Api) -> None:
@@ -112,7 +108,7 @@ def _add_paths(app: FastAPI, api: Api) -> None:
         openapi_extra=described(messages.ExplainRequest),
         response_model=messages.ExplainAnswer,
     )
-    few: Responses = {status: REFUSALS[status] for status in (400, 503)}
+    few: Responses = {status: REFUSALS[status] for status in (400, 421, 503)}
     app.add_api_route("/tables", api.tables, response_model=messages.TablesAnswer, responses=few)
     app.add_api_route("/languages", api.languages)
     app.add_api_route("/models", api.models)
@@ -161,7 +157,7 @@ def _add_failures(app: FastAPI) -> None:
 
     def failed(status: int, error: Exception, pause: int | None = None) -> JSONResponse:
         headers = {} if pause is None else {"Retry-After": str(pause)}
-        return JSONResponse({"error": shortened(str(error), LONGEST)}, status, headers)
+        return JSONResponse({"error": messages.shortened(str(error), LONGEST)}, status, headers)
 
     for kind, status in ((ArgumentError, 400), (UnknownError, 400), (MediaTypeError, 415)):
 
@@ -186,8 +182,8 @@ def _add_failures(app: FastAPI) -> None:
 
     async def standard(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        path = shortened(request.url.path, LONGEST)
-        message = f"{request.method} {path}: {error.detail} (/docs has all paths)"
+        method, path = map(messages.shortened, (request.method, request.url.path))
+        message = f"{method} {path}: {error.detail} (/docs has all paths)"
         return JSONResponse({"error": message}, error.status_code, error.headers)
 
     async def unexpected(request: Request, error: Exception) -> Response:

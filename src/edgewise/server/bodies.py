@@ -9,10 +9,24 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from edgewise.errors import ArgumentError, EdgewiseError
-from edgewise.server.messages import MOST_TEXTS, Asked
+from edgewise.server.messages import MOST_TEXTS, Asked, shortened
 
 Message = TypeVar("Message", bound=Asked)
 TYPES = ("string_type", "list_type")
+# What pydantic's mistakes mean, by their types; all others are of numbers.
+MEANINGS = {
+    "missing": "must be given",
+    "string_type": "must be a string",
+    "list_type": "must be a string or a list of strings",
+    "literal_error": "must be {expected}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than_equal": "must be {le} or less",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_long": "must have at most {max_length} items",
+    "value_error": "{error}",
+}
+MOST_DIGITS = 600  # Python reads as many, however it is set
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
@@ -29,7 +43,7 @@ async def read(request: Request, kind: type[Message]) -> Message:
     elif media == JSON:
         values = _json(body)
     else:
-        raise MediaTypeError(f"a body must be {JSON} or {FORM}; got {media}")
+        raise MediaTypeError(f"a body must be {JSON} or {FORM}; got {shortened(media)!r}")
     if not isinstance(values, dict):
         raise ArgumentError(f"the body must be an object; got {type(values).__name__}")
     try:
@@ -47,13 +61,26 @@ def described(kind: type[Message]) -> dict[str, Any]:
 
 def _json(body: bytes) -> Any:
     try:
-        return json.loads(body.decode())
+        return json.loads(body.decode(), parse_constant=_no_number, parse_int=_whole_number)
     except UnicodeDecodeError:
         raise ArgumentError("the body must be UTF-8; it is not") from None
     except RecursionError:
         raise ArgumentError("the body must be JSON; it is nested too deeply") from None
-    except ValueError as error:
-        raise ArgumentError(f"the body must be JSON; it is not: {error}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ArgumentError(f"the body must be JSON; it is not: {error.msg} ({where})") from None
+
+
+def _no_number(name: str) -> None:
+    raise ArgumentError(f"the body must be JSON, which has no {name}")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ArgumentError(
+            f"a number of the body must have at most {MOST_DIGITS} digits; one has {len(digits)}"
+        )
+    return int(digits)
 
 
 def _form(body: bytes) -> dict[str, Any]:
@@ -83,12 +110,8 @@ def explained(mistakes: Sequence[Mapping[str, Any]]) -> str:
     # A field of several types has a mistake for each: that of the type which came says most.
     first = next((each for each in mistakes if each["type"] not in TYPES), mistakes[-1])
     name = ".".join(str(part) for part in first["loc"] if not _is_type(part))
-    if first["type"] == "missing":
-        return f"{name} must be given"
-    if first["type"] == "list_type":
-        return f"{name} must be a string or a list of strings"
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"{name} {message[:1].lower()}{message[1:]}"
+    meaning = MEANINGS.get(first["type"], "must be a whole number")
+    return f"{name} {meaning.format_map(first.get('ctx', {}))}"
 
 
 def _is_type(part: int | str) -> bool:

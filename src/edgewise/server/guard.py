@@ -1,5 +1,5 @@
-"""What every request passes first: its body must be small and soon there, its answer gets safe
-headers and is counted.
+"""What every request passes first: its host must be ours, its body must be small and soon there,
+its answer gets safe headers and is counted.
 
 Plain ASGI. What the application receives after the body is then the client's going away.
 """
@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgewise.server.hosts import is_our_host
 from edgewise.server.limits import Limits
+from edgewise.server.messages import shortened
 from edgewise.server.metrics import Metrics
 
 # Scripts, styles and pictures of our own only; nothing inline, nothing framed.
@@ -87,7 +89,9 @@ class Guard:
                 raise RefusedError(
                     503, "too many requests at a time: try again", **{"retry-after": "1"}
                 )
-            body = await self._body(Headers(scope=scope), receive)
+            headers = Headers(scope=scope)
+            self._require_our_host(headers)
+            body = await self._body(headers, receive)
         except RefusedError as error:
             await _refused(error, send)
             return
@@ -99,6 +103,15 @@ class Guard:
             return messages.pop() if messages else await receive()
 
         await self.app(scope, replayed, send)
+
+    def _require_our_host(self, headers: Headers) -> None:
+        host = headers.get("host")  # which HTTP/1.0 need not have
+        if host is not None and not is_our_host(host, self.limits.hosts):
+            raise RefusedError(
+                421,
+                f"this server does not answer to the host {shortened(host)!r}: use its address, or "
+                "start it with --allow-host and this name",
+            )
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
         """All of it; None if the client has gone."""

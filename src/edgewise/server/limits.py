@@ -18,6 +18,7 @@ class Limits:
     body_seconds: float = 10.0
     header_seconds: float = 10.0
     discarded_bytes: int = 8 * MEBIBYTE  # of a body that is too large, so that its sender hears so
+    hosts: frozenset[str] = frozenset()  # names that the server answers to, beyond its own; *: any
 
     @property
     def body_bytes(self) -> int:

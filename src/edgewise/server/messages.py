@@ -22,6 +22,12 @@ Model = Annotated[
     ),
 ]
 MOST_TEXTS, MOST_ALTERNATIVES = 1000, 10
+SHOWN = 60  # characters of what a client sent, in a message
+
+
+def shortened(text: str, most: int = SHOWN) -> str:
+    """What a stranger sent may be long, also where it is only named."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 class Error(BaseModel):
@@ -38,6 +44,13 @@ class Asked(BaseModel):
     source: Code = Field("auto", description="auto: the only one that the target allows.")
     target: Code = Field(examples=["de"])
     model: Model = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean(cls, value: object) -> object:
+        if isinstance(value, bool):  # which is a number to Python
+            raise ValueError(f"must not be {str(value).lower()}")
+        return value
 
     @field_validator("*", mode="after")
     @classmethod

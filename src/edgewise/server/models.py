@@ -12,7 +12,7 @@ from edgewise.decoding.native import NativeEngine
 from edgewise.decoding.translator import Translator
 from edgewise.errors import EdgewiseError, SettingError
 from edgewise.model.transformer import Transformer
-from edgewise.server.messages import Asked, Language, ServedModel
+from edgewise.server.messages import Asked, Language, ServedModel, shortened
 
 AUTO = "auto"
 _PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
@@ -125,7 +125,7 @@ class Models:
             if model.name == name:
                 return model
         raise UnknownError(
-            f"model must be one of {_listed(m.name for m in self.all)}; got {name!r}"
+            f"model must be one of {_listed(m.name for m in self.all)}; got {shortened(name)!r}"
         )
 
     def chosen(self, asked: Asked) -> Served:
@@ -147,7 +147,7 @@ def _only(models: Sequence[Served], side: str, code: str) -> list[Served]:
     found = [model for model in models if getattr(model, side) == code]
     if not found:
         codes = _listed({getattr(model, side) for model in models})
-        raise UnknownError(f"{side} must be one of {codes}; got {code!r}")
+        raise UnknownError(f"{side} must be one of {codes}; got {shortened(code)!r}")
     return found
 
 
