@@ -283,7 +283,7 @@ def test_a_request_within_another_is_dropped_when_its_client_is_gone(
 def test_of_many_long_requests_to_a_new_server_those_that_would_be_late_are_refused_at_once(
     engine: HeldEngine, pool: ThreadPoolExecutor
 ) -> None:
-    with LocalServer({"en-de": engine}, Limits(seconds=5)) as server:
+    with LocalServer({"en-de": engine}, Limits(seconds=5.0)) as server:
         body = {"q": LONG, "prefix": LONG[:40], "alternatives": 10, "source": "en", "target": "de"}
         answers = [
             pool.submit(httpx2.post, f"{server.url}/alternatives", json=body, timeout=PATIENCE)

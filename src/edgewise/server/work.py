@@ -76,7 +76,7 @@ class Ticket:
         self.results: list[asyncio.Future[Any]] = [loop.create_future() for _ in items]
         self.came = time.monotonic()
         self.taken = 0  # items that are being computed, or have been
-        self.undone = sum(seconds)  # what the items take that have not been computed
+        self.undone = sum(seconds, 0.0)  # what the items take that have not been computed
         self.longest = max(seconds, default=0.0)
 
     @property
@@ -161,7 +161,7 @@ class Work:
         streamed: the time that an answer may take is that of each item, not of all.
         """
         seconds = [self._expected(task, item) for item in items]
-        self.refuse_if_busy(sum(seconds[:1] if streamed else seconds))
+        self.refuse_if_busy(sum(seconds[:1] if streamed else seconds, 0.0))
         ticket = Ticket(task, items, seconds)
         with self._lock:
             self._open.append(ticket)
