@@ -1,10 +1,8 @@
 """Relation-aware attention (Shaw, Uszkoreit, Vaswani 2018), exact and fast."""
 
-import importlib
-from importlib.metadata import version
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # without `typing`: Ctrl-C is handled after this import only
 if TYPE_CHECKING:
+    __version__: str
     from edgewise.attention import (
         Additive,
         EdgeLabels,
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
         relation_attention,
     )
 
-__version__ = version("edgewise")
 __all__ = [
     "Additive",
     "EdgeLabels",
@@ -33,6 +30,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # At first use, not at import: `edgewise --help` and `edgewise prepare` need no PyTorch.
+    import importlib
+
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("edgewise")
     if name in __all__:
         return getattr(importlib.import_module("edgewise.attention"), name)
     raise AttributeError(f"module 'edgewise' has no attribute {name!r}")

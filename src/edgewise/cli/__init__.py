@@ -2,13 +2,18 @@
 
 import sys
 
+from edgewise.cli.process import execute, leave, require_memory
+
 
 def main() -> None:
     """Run the command that the command line names, and exit."""
+    leave(execute(_run))
+
+
+def _run() -> int:
+    require_memory(sys.argv[1:])
     try:
-        from edgewise.cli.main import main as run
-    except KeyboardInterrupt:  # before there is anybody to say so
-        sys.exit(130)
+        from edgewise.cli.main import run
     except ModuleNotFoundError as error:
         sys.exit(f"edgewise: the commands need {error.name}: pip install 'edgewise[mt]'")
-    run()
+    return run(sys.argv[1:])

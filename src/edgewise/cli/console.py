@@ -1,15 +1,56 @@
 """The terminal: everything for people goes to stderr, stdout is for data."""
 
 import errno
+import io
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import IO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-console = Console(stderr=True)
+
+class _Messages(io.TextIOBase):
+    """Standard error as it is at the time; what cannot be written there is lost, and no error."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            if self._stream is not None:
+                self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            if self._stream is not None:
+                self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return 2 if self._stream is None else self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    @property
+    def _stream(self) -> IO[str] | None:
+        # While a progress bar is shown, sys.stderr is rich's.
+        stream: IO[str] | None = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+        return stream
+
+
+console = Console(file=cast(IO[str], _Messages()))
 
 
 def say(message: str, *, markup: bool = False) -> None:
@@ -17,19 +58,47 @@ def say(message: str, *, markup: bool = False) -> None:
     console.print(message, highlight=False, soft_wrap=True, markup=markup)
 
 
+class _ClosedOutput(io.TextIOBase):
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "stdout is closed")
+
+
+def set_up_output() -> None:
+    """Write UTF-8 to standard output whatever the locale, and names of files as they are.
+
+    If it is closed, as by >&- in a shell, writing raises OSError.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    elif sys.stdout is None:
+        sys.stdout = _ClosedOutput()
+
+
 def require_streams(*names: str) -> None:
     """OSError if standard input or output is closed, as by <&- in a shell."""
     for name in names:
-        if getattr(sys, name) is None:
+        if isinstance(getattr(sys, name), _ClosedOutput | None):
             raise OSError(errno.EBADF, f"{name} is closed")
+
+
+def progress_bars(
+    *columns: ProgressColumn, disable: bool = False, transient: bool = False
+) -> Progress:
+    """Return bars that are shown on a terminal alone; standard output is left as it is."""
+    return Progress(
+        *columns,
+        console=console,
+        disable=disable or not console.file.isatty(),
+        transient=transient,
+        redirect_stdout=False,
+    )
 
 
 @contextmanager
 def stage_progress(*, bars: bool = True) -> Iterator["Stages"]:
     """Bars on a terminal; a line for each stage, and every ten seconds, elsewhere."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    disable = not (bars and sys.stderr is not None and sys.stderr.isatty())
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=disable) as progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with progress_bars(*columns, TimeRemainingColumn(), disable=not bars) as progress:
         yield Stages(progress)
 
 

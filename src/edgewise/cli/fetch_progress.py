@@ -1,31 +1,25 @@
 """How fetching a corpus goes, on the terminal."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    Progress,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
-from edgewise.cli.console import Stages, console
+from edgewise.cli.console import Stages, progress_bars
 
 
 @contextmanager
 def fetch_progress() -> Iterator[Stages]:
     """One bar of bytes on a terminal, which goes away; a line now and then elsewhere."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Progress(
-        *(*columns, TransferSpeedColumn(), TimeRemainingColumn()),
-        console=console,
-        disable=not sys.stderr.isatty(),
-        transient=True,
-    ) as progress:
+    speed = (TransferSpeedColumn(), TimeRemainingColumn())
+    with progress_bars(*columns, *speed, transient=True) as progress:
         yield _OneBar(progress)
 
 

@@ -1,13 +1,12 @@
 """How the cells of a reproduction go, on the terminal."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from edgewise.cli.console import console, say
+from edgewise.cli.console import progress_bars, say
 from edgewise.cli.training_progress import duration
 from edgewise.reproduction.cells import Cell
 from edgewise.reproduction.grid import Running, update_of
@@ -18,9 +17,8 @@ LINE_EVERY = 30.0  # seconds, where there is no terminal
 @contextmanager
 def grid_progress(cells: Sequence[Cell]) -> Iterator["GridProgress"]:
     """A bar for each cell that is running on a terminal; a line now and then elsewhere."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    disable = sys.stderr is None or not sys.stderr.isatty()
-    with Progress(*columns, console=console, disable=disable) as bars:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with progress_bars(*columns) as bars:
         yield GridProgress(bars, cells)
 
 

@@ -1,11 +1,8 @@
 """The commands, and what each kind of failure exits with."""
 
 import os
-import signal
 import sys
 from errno import EDQUOT, ENOSPC
-from types import FrameType
-from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 from pydantic import ValidationError
@@ -13,7 +10,7 @@ from rich.markup import escape
 
 from edgewise import __version__
 from edgewise.cli.average import average
-from edgewise.cli.console import say
+from edgewise.cli.console import say, set_up_output
 from edgewise.cli.data import data
 from edgewise.cli.demo import demo
 from edgewise.cli.evaluate import evaluate
@@ -22,6 +19,16 @@ from edgewise.cli.export import export
 from edgewise.cli.importing import importing
 from edgewise.cli.names import explain_settings
 from edgewise.cli.prepare import prepare
+from edgewise.cli.process import (
+    FAILURE,
+    INTERRUPTED,
+    TERMINATED,
+    Terminated,
+    execute,
+    interruption,
+    lack_of_memory,
+    leave,
+)
 from edgewise.cli.reproduce import reproduce
 from edgewise.cli.score import score
 from edgewise.cli.serve import serve
@@ -31,7 +38,7 @@ from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.reproduction.grid import FailedCellError
 from edgewise.training.errors import ElsewhereError, InterruptedRunError
 
-FAILURE, USAGE, BAD_DATA, INPUT_OUTPUT, INTERRUPTED, TERMINATED = 1, 2, 65, 74, 130, 143
+USAGE, BAD_DATA, INPUT_OUTPUT = 2, 65, 74
 
 app = App(
     name="edgewise",
@@ -56,42 +63,17 @@ app.command(demo)
 app.register_install_completion_command()
 
 
-class Terminated(BaseException):
-    """SIGTERM came: temporary files are removed on the way out."""
-
-
 def main() -> None:
     """Run a command and exit."""
-    signal.signal(signal.SIGTERM, _terminated)
-    code = run(sys.argv[1:])
-    # All is said. torchrun sends SIGTERM to all ranks when one has ended: it changes nothing now.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    leave(code)
-
-
-def leave(code: int) -> NoReturn:
-    """Exit; a rank at once.
-
-    When Python ends in its own time, threads of PyTorch's that still hold on to other ranks may
-    wait for these (nccl), or abort the process though all went well (gloo, now and then).
-    """
-    if "RANK" in os.environ:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    leave(execute(lambda: run(sys.argv[1:])))
 
 
 def run(arguments: list[str]) -> int:
     """Run a command; what it exits with."""
     try:
+        set_up_output()
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-        if sys.stdout is not None:
-            sys.stdout.flush()  # what cannot be written is told now, not when Python ends
+        sys.stdout.flush()  # what cannot be written is told now, not when Python ends
     except (CycloptsError, ValidationError) as error:
         if os.environ.get("LOCAL_RANK", "0") != "0":  # all ranks of a machine were told the same
             return USAGE
@@ -104,11 +86,15 @@ def run(arguments: list[str]) -> int:
         return _failed("interrupted", INTERRUPTED)
     except Terminated:
         return _failed("terminated", TERMINATED)
-    except BrokenPipeError:
-        # Nobody reads on. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # as with `| head -1`
         return 0
+    except (ImportError, MemoryError, RuntimeError) as error:
+        if message := lack_of_memory(error):
+            return _failed(message, FAILURE)
+        raise
     except OSError as error:
+        if message := lack_of_memory(error):
+            return _failed(message, FAILURE)
         where = f"{error.filename}: " if error.filename else ""
         full = error.errno in (ENOSPC, EDQUOT)
         remedy = ": make room, and give the same command again" if full else ""
@@ -128,6 +114,7 @@ def _code(error: Exception | None) -> int:
 
 
 def _failed(message: str, code: int) -> int:
+    message, code = interruption() or (message, code)
     rank = os.environ.get("RANK", "0")  # torchrun's
     where = "" if rank == "0" else f"rank {rank}: "
     say(f"[bold red]edgewise:[/] {escape(where + message)}", markup=True)

@@ -54,7 +54,7 @@ def score(
     translator = load_translator(model, run, searched=False)
     refused = done = 0
     lines = [file.lines() for file in files]
-    with stage_progress() as progress:
+    with stage_progress(bars=not sys.stdout.isatty()) as progress:
         while window := _window(*lines):
             texts, errors = [], dict[int, str]()
             for file, side in zip(files, zip(*window, strict=True), strict=True):

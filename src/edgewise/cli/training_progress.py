@@ -1,14 +1,13 @@
 """How a run goes, on the terminal: a bar there, a line now and then elsewhere."""
 
 import math
-import sys
 import time
 from collections import deque
 from types import TracebackType
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from edgewise.cli.console import console, say
+from edgewise.cli.console import progress_bars, say
 from edgewise.evaluation import Score
 from edgewise.training.loop import Progress as RunProgress
 from edgewise.training.reporter import Reporter
@@ -25,14 +24,12 @@ class TrainingProgress(Reporter):
         self.steps = steps
         self._recent: deque[tuple[int, float]] = deque(maxlen=50)
         self._told = 0.0
-        self._bar = Progress(
+        self._bar = progress_bars(
             TextColumn("update"),
             MofNCompleteColumn(),
             BarColumn(),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
-            console=console,
-            disable=not sys.stderr.isatty(),
         )
 
     def __enter__(self) -> "TrainingProgress":

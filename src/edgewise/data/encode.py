@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -117,7 +118,8 @@ def encode_all(
     ) as pool:
         try:
             for block in chain(first, blocks):
-                waiting.append(pool.submit(_work, block))
+                with _sigint_blocked():  # a worker that is started inherits that
+                    waiting.append(pool.submit(_work, block))
                 if len(waiting) > 2 * workers:  # so that memory does not grow with the corpus
                     yield waiting.popleft().result()
             while waiting:
@@ -131,11 +133,20 @@ def encode_all(
             pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Keep Ctrl-C waiting; it is for the parent, and would end a worker with a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _state: dict[str, Any] = {}
 
 
 def _start(model: bytes, max_tokens: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _state.update(vocabulary=Vocabulary(model), max_tokens=max_tokens)
 
