@@ -1,4 +1,4 @@
-"""A system without file locks, such as Windows, translates; it only cannot write folders."""
+"""A system without file locks, such as Windows, translates; it only cannot write files."""
 
 import subprocess
 import sys
@@ -9,7 +9,13 @@ from tiny_model import make_model, make_vocabulary
 
 PROGRAM = """
 import sys
-sys.modules["fcntl"] = None
+import signal
+sys.modules["fcntl"] = sys.modules["resource"] = None
+del signal.SIGALRM, signal.setitimer, signal.pthread_sigmask
+from edgewise.cli import process
+process.require_memory(["translate"])
+assert "out of memory" in process.lack_of_memory(MemoryError())
+process.execute(lambda: 0)
 from edgewise.cli.main import run
 model, text = sys.argv[1:]
 assert run(["translate", "--model", model]) == 0

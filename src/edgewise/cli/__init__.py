@@ -2,7 +2,7 @@
 
 import sys
 
-from edgewise.cli.process import execute, leave, require_memory
+from edgewise.cli.process import execute, leave, raise_pending, require_memory
 
 
 def main() -> None:
@@ -16,4 +16,5 @@ def _run() -> int:
         from edgewise.cli.main import run
     except ModuleNotFoundError as error:
         sys.exit(f"edgewise: the commands need {error.name}: pip install 'edgewise[mt]'")
+    raise_pending()
     return run(sys.argv[1:])

@@ -5,7 +5,6 @@ It imports little, so that it can be used before the libraries that a command ne
 
 import mmap
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -42,19 +41,26 @@ class _Signals:
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) != signal.SIG_IGN:  # as after nohup
                 signal.signal(number, self._received)
-        signal.signal(signal.SIGALRM, self._received)
-        sys.unraisablehook = self._lost
+        if hasattr(signal, "SIGALRM"):  # not on Windows
+            signal.signal(signal.SIGALRM, self._received)
+            sys.unraisablehook = self._lost
 
     def _received(self, number: int, frame: FrameType | None) -> None:
-        is_second = bool(self._pending) and number != signal.SIGALRM
-        self._pending = self._pending if number == signal.SIGALRM else number
+        is_signal = number in (signal.SIGINT, signal.SIGTERM)  # else the timer below
+        is_second = bool(self._pending) and is_signal
+        self._pending = number if is_signal else self._pending
         if self.ended or not self._pending or _is_handled(sys.exception()):
             return
-        if _is_importing(frame) and not is_second:
+        if _is_importing(frame) and not is_second and hasattr(signal, "SIGALRM"):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             return
-        self.raised, self._pending = self._pending, 0
-        raise KeyboardInterrupt if self.raised == signal.SIGINT else Terminated
+        self.raise_pending()
+
+    def raise_pending(self) -> None:
+        """Raise for a signal that was received and has had to wait."""
+        if self._pending:
+            self.raised, self._pending = self._pending, 0
+            raise KeyboardInterrupt if self.raised == signal.SIGINT else Terminated
 
     def _lost(self, details: Any) -> None:
         """Raise again, a little later, what was raised where Python ignores exceptions."""
@@ -66,6 +72,11 @@ class _Signals:
 
 
 _signals = _Signals()
+
+
+def raise_pending() -> None:
+    """Raise for a signal that was received during an import."""
+    _signals.raise_pending()
 
 
 def interruption() -> tuple[str, int] | None:
@@ -114,9 +125,9 @@ def leave(code: int) -> NoReturn:
     wait for these (nccl), or abort the process though all went well (gloo, now and then).
     """
     # torchrun sends SIGTERM to all ranks when one has ended: it changes nothing now.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-        signal.signal(number, signal.SIG_IGN)
-    exec("")  # else Python kills itself if KeyboardInterrupt has left an exec(), as of dataclasses
+    for name in ("SIGINT", "SIGTERM", "SIGALRM"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -124,7 +135,8 @@ def leave(code: int) -> NoReturn:
         except (OSError, ValueError):  # Python would try once more, and change the exit code
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    if "RANK" in os.environ:
+    # Python would kill itself with SIGINT if KeyboardInterrupt had left an import of dataclasses.
+    if "RANK" in os.environ or _signals.raised:
         os._exit(code)
     sys.exit(code)
 
@@ -133,6 +145,8 @@ def require_memory(arguments: list[str]) -> None:
     """Raise MemoryError if a command has less address space than its libraries take."""
     is_light = not arguments or arguments[0].startswith("-") or arguments[0] == "data"
     size = LEAST if is_light else LEAST_TO_WORK
+    if not hasattr(mmap, "MAP_PRIVATE"):  # Windows, which has no such limit
+        return
     try:
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except OSError:
@@ -146,14 +160,24 @@ def lack_of_memory(error: BaseException) -> str:
         text, errno = str(cause), getattr(cause, "errno", None)
         is_known = errno is None and any(known in text for known in _LACKS)
         if is_known or errno == ENOMEM or isinstance(cause, MemoryError):
-            limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+            limit = _memory_limit()
             remedy = "close other programs"
-            if limit != resource.RLIM_INFINITY:
+            if limit is not None:
                 remedy = f"raise the limit of this shell (ulimit -v), now {limit >> 10} KiB"
             reason = next((line for line in text.splitlines() if line.strip()), "")
             return f"out of memory{': ' if reason else ''}{reason[:200]}; {remedy}"
         cause = cause.__cause__ or cause.__context__
     return ""
+
+
+def _memory_limit() -> int | None:
+    """Return the limit of address space in bytes; None if there is none."""
+    try:
+        import resource  # not on Windows
+    except ModuleNotFoundError:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _defect(error: BaseException) -> str:

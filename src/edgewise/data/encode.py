@@ -136,6 +136,9 @@ def encode_all(
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
     """Keep Ctrl-C waiting; it is for the parent, and would end a worker with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # not on Windows
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
