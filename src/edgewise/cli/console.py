@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -34,20 +34,19 @@ class _Messages(io.TextIOBase):
                 self._stream.flush()
 
     def isatty(self) -> bool:
-        return self._stream is not None and self._stream.isatty()
+        return self._stream is not None and bool(self._stream.isatty())
 
     def fileno(self) -> int:
-        return 2 if self._stream is None else self._stream.fileno()
+        return 2 if self._stream is None else int(self._stream.fileno())
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     @property
-    def _stream(self) -> IO[str] | None:
+    def _stream(self) -> Any:
         # While a progress bar is shown, sys.stderr is rich's.
-        stream: IO[str] | None = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
-        return stream
+        return getattr(sys.stderr, "rich_proxied_file", sys.stderr)
 
 
 console = Console(file=cast(IO[str], _Messages()))

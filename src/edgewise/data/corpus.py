@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from edgewise.data.languages import language_of
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError
-from edgewise.storage import SealedFolder, open_sealed
+from edgewise.storage import open_sealed
 
 KIND, VERSION = "corpus", 1
-TOKEN_TYPES = {"uint16": np.uint16, "uint32": np.uint32}
+TOKEN_TYPES = ("uint16", "uint32")
+OFFSETS, TOKENS = "offsets.bin", "tokens.bin"
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,12 @@ class Split:
     `tokens` holds source 0, target 0, source 1, …; `offsets` says where each begins.
     """
 
-    def __init__(
-        self, folder: SealedFolder, name: str, dtype: np.dtype[Any], parts: Sequence[Part]
-    ) -> None:
+    def __init__(self, folder: Path, dtype: str, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
-        self.offsets: NDArray[np.int64] = _mapped(
-            folder.file(f"{name}/offsets.bin"), np.dtype(np.int64)
-        )
-        self.tokens: NDArray[Any] = _mapped(folder.file(f"{name}/tokens.bin"), dtype)
+        self.offsets: NDArray[np.int64] = _mapped(folder / OFFSETS, np.dtype(np.int64))
+        self.tokens: NDArray[Any] = _mapped(folder / TOKENS, np.dtype(dtype))
         if len(self.offsets) != 2 * len(self) + 1 or self.offsets[-1] != len(self.tokens):
-            raise DataError(
-                f"{folder.path / name} is damaged: its offsets are not those of its tokens"
-            )
+            raise DataError(f"{folder} is damaged: its offsets are not those of its tokens")
 
     def __len__(self) -> int:
         return sum(part.pairs for part in self.parts)
@@ -78,17 +73,22 @@ class Corpus:
             self._sealed.read("vocabulary.model"), str(folder / "vocabulary.model")
         )
         dtype, splits = self._splits()
-        self.train = Split(self._sealed, "train", dtype, splits["train"])
+        self.train = self._split("train", dtype, splits["train"])
         self.valid: Split | None = None
         if "valid" in splits:
-            self.valid = Split(self._sealed, "valid", dtype, splits["valid"])
+            self.valid = self._split("valid", dtype, splits["valid"])
         self._sealed.require_unchanged()
 
-    def _splits(self) -> tuple[np.dtype[Any], dict[str, list[Part]]]:
+    def _split(self, name: str, dtype: str, parts: Sequence[Part]) -> Split:
+        for file in (OFFSETS, TOKENS):
+            self._sealed.file(f"{name}/{file}")
+        return Split(self.folder / name, dtype, parts)
+
+    def _splits(self) -> tuple[str, dict[str, list[Part]]]:
         """Return the type of the tokens, and the parts of each split."""
         about = self._sealed.json("corpus.json")
         try:
-            dtype = np.dtype(TOKEN_TYPES[about["dtype"]])
+            dtype = str(about["dtype"])
             splits = {
                 str(name): [
                     Part(str(part["source"]), str(part["target"]), part["pairs"], part["weight"])
@@ -97,7 +97,8 @@ class Corpus:
                 for name, parts in about["splits"].items()
             }
             numbers = [(p.pairs, p.weight) for parts in splits.values() for p in parts]
-            if "train" not in splits or not all(p >= 0 and w > 0 for p, w in numbers):
+            valid = all(pairs >= 0 and weight > 0 for pairs, weight in numbers)
+            if dtype not in TOKEN_TYPES or "train" not in splits or not valid:
                 raise ValueError
         except (LookupError, TypeError, ValueError, AttributeError):
             raise DataError(
@@ -138,8 +139,8 @@ class SplitWriter:
     def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
         folder.mkdir()
         self._dtype = dtype
-        self._tokens = (folder / "tokens.bin").open("wb")
-        self._offsets = (folder / "offsets.bin").open("wb")
+        self._tokens = (folder / TOKENS).open("wb")
+        self._offsets = (folder / OFFSETS).open("wb")
         self._end = 0
         self._offsets.write(np.zeros(1, dtype=np.int64).tobytes())
 
