@@ -261,7 +261,7 @@ def test_there_is_nothing_to_evaluate_in_an_empty_file(given: Given, which: str)
 
 @pytest.mark.parametrize("which", ["source", "reference", "ours", "theirs"])
 @pytest.mark.parametrize(
-    ("line", "reason"), [(b"caf\xe9", "UTF-8"), (b"x" * LONGEST_LINE, "too long")]
+    ("line", "reason"), [(b"caf\xe9", "UTF-8"), (b"x" * LONGEST_LINE, "too long"), (b"a\0", "NUL")]
 )
 def test_a_line_that_cannot_be_read_is_told_with_its_number(
     given: Given, which: str, line: bytes, reason: str

@@ -20,12 +20,13 @@ from edgewise.data.text import LONGEST_LINE
 from edgewise.data.vocabulary import END, Vocabulary
 from edgewise.decoding import Translator
 from edgewise.decoding.settings import penalty
+from edgewise.decoding.translator import EncodedTexts
 
 USAGE, BAD_DATA, INPUT_OUTPUT = 2, 65, 74
 SOURCES, TARGETS = (list(side) for side in zip(*pairs(30, 9), strict=True))
 # Whatever stands in a line, it is a line.
 STRANGE = [
-    "a\x00b",
+    "a\x01b",
     "👍🏽",
     "مرحبا",
     "a\u2028b",
@@ -273,6 +274,7 @@ def test_files_of_different_lengths_exit_with_65(
 
 BAD = {
     "not UTF-8": (b"abc\xff", ("UTF-8", "byte 4")),
+    "NUL": (b"a\0b\0", ("NUL", "byte 2", "UTF-16")),
     "cut off": ("ä".encode()[:1], ("UTF-8", "byte 1")),
     "100,000 characters": (b"word " * 20_000, ("tokens", "1,024")),
     "two megabytes": (b"word " * (LONGEST_LINE // 2), (f"{LONGEST_LINE:,}",)),
@@ -312,9 +314,9 @@ def test_a_line_that_is_not_kept_whole_is_refused_whatever_is_allowed(
     given: list[str] = []
     found = Translator.score
 
-    def seen(self: Translator, sources: Sequence[str], targets: Sequence[str]) -> Any:
-        given.extend(sources)
-        return found(self, ["" for _ in sources], targets)
+    def seen(self: Translator, sources: EncodedTexts, targets: EncodedTexts) -> Any:
+        given.extend(sources.texts)
+        return found(self, sources.without(range(2)), targets)
 
     monkeypatch.setattr(Translator, "score", seen)
     long = "a" * (2 * LONGEST_LINE)

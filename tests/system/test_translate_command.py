@@ -1,7 +1,9 @@
 """`edgewise translate`: a line for each line, soon; or why not, and what it exits with."""
 
+import bz2
 import gzip
 import json
+import lzma
 import math
 import os
 import random
@@ -10,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from edgewise.data.text import LONGEST_LINE
 from edgewise.data.vocabulary import END, Vocabulary
 from edgewise.decoding import Translator
 from edgewise.decoding.settings import penalty
+from edgewise.decoding.translator import EncodedTexts
 from edgewise.storage import read_json, write_json
 
 USAGE, BAD_DATA, INPUT_OUTPUT = 2, 65, 74
@@ -42,7 +45,6 @@ TEXT = "".join(f"{source}\n" for source in SOURCES)
 SHORT = ("--max-length", "8")  # random weights find no end
 # Whatever stands in a line, it is a line.
 STRANGE = {
-    "NUL": "a\x00b",
     "emoji": "👩‍👩‍👧 🇩🇪 👍🏽",
     "right to left": "مرحبا \u202eabc\u202c בגד",
     "line separator": "a\u2028b\u2029c",
@@ -203,7 +205,7 @@ def test_any_characters_are_translated_to_one_line_of_text_and_of_tsv(translate:
 
 
 def test_characters_make_a_difference_to_the_translation(translate: Translate) -> None:
-    similar = ["a b", "a\u2028b", "a\x85b", "a\x00b", "a▁b", "a\ufeffb", "a\tb", "a\rb", "a  b"]
+    similar = ["a b", "a\u2028b", "a\x85b", "a\x01b", "a▁b", "a\ufeffb", "a\tb", "a\rb", "a  b"]
     found = records(translate("--format", "jsonl", stdin="".join(f"{x}\n" for x in similar)))
     assert len({record["translations"][0]["log_probability"] for record in found}) == len(similar)
 
@@ -276,6 +278,62 @@ def test_a_refused_line_has_its_number_where_many_came_before(translate: Transla
     assert [i for i, line in enumerate(result.lines) if not line] == [299]
 
 
+def test_a_line_with_a_nul_character_is_named_and_is_empty(translate: Translate) -> None:
+    result = translate(stdin=f"{SOURCES[0]}\nab\0c\n{SOURCES[1]}\n")
+    plain = translate(stdin=f"{SOURCES[0]}\n{SOURCES[1]}\n").lines
+    assert (result.code, result.lines) == (BAD_DATA, [plain[0], "", plain[1]])
+    (report,) = [line for line in result.said.splitlines() if "line 2" in line]
+    assert_mentions(report, "NUL", "byte 3", "UTF-16", "UTF-8")
+    assert_summary(result, 1, 3)
+
+
+def test_utf_16_without_a_mark_has_no_line_that_is_translated(translate: Translate) -> None:
+    result = translate(stdin=TEXT.encode("utf-16-le"))
+    assert (result.code, set(result.lines)) == (BAD_DATA, {""})
+    assert_summary(result, 41, 41)  # the last line end is cut into two
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        (TEXT.encode("utf-16"), ("UTF-16", "iconv")),
+        ("\ufeff".encode("utf-16-be") + TEXT.encode("utf-16-be"), ("UTF-16", "iconv")),
+        (gzip.compress(TEXT.encode()), ("gzip",)),
+        (bz2.compress(TEXT.encode()), ("bzip2",)),
+        (lzma.compress(TEXT.encode()), ("xz",)),
+        (b"PK\x03\x04 and so on", ("zip",)),
+        (b"\x28\xb5\x2f\xfd and so on", ("zstd",)),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_an_input_that_is_not_text_exits_with_65_and_what_to_do(
+    translate: Translate, content: bytes, facts: tuple[str, ...]
+) -> None:
+    result = translate(stdin=content)
+    assert (result.code, result.out) == (BAD_DATA, b"")
+    (said,) = result.said.splitlines()
+    assert_mentions(said, "standard input", "UTF-8", *facts)
+
+
+def test_a_line_is_cut_into_tokens_once_and_a_window_in_one_call(
+    translate: Translate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    encode = Vocabulary.encode
+
+    def counted(self: Vocabulary, lines: Sequence[str]) -> list[list[int]]:
+        calls.append(len(lines))
+        return encode(self, lines)
+
+    monkeypatch.setattr(Vocabulary, "encode", counted)
+    lines = [SOURCES[0], *[""] * 998, SOURCES[1]]
+    result = translate("--beam", "1", "--max-length", "1", stdin="".join(f"{x}\n" for x in lines))
+    assert (result.code, len(result.lines)) == (0, 1000)
+    probe, *calls = calls  # when the vocabulary is loaded
+    assert (probe, sum(calls)) == (1, 1000)
+    assert len(calls) <= 6
+
+
 def test_a_refused_line_is_an_error_in_jsonl(translate: Translate) -> None:
     result = translate("--format", "jsonl", stdin=b"a\n\xff\nb\n")
     one, two, three = records(result)
@@ -320,9 +378,9 @@ def test_a_line_that_is_not_kept_whole_is_refused_whatever_is_allowed(
     given: list[str] = []
     found = Translator.translations
 
-    def seen(self: Translator, texts: list[str], **options: Any) -> Any:
-        given.extend(texts)
-        return found(self, [""] * len(texts), **options)
+    def seen(self: Translator, source: EncodedTexts, **options: Any) -> Any:
+        given.extend(source.texts)
+        return found(self, source.without(range(2)), **options)
 
     monkeypatch.setattr(Translator, "translations", seen)
     long = "a" * (2 * LONGEST_LINE)
@@ -429,7 +487,7 @@ def test_alignments_that_cannot_be_written_exit_with_74(
 
 
 def test_translations_begin_with_their_prefixes(translate: Translate, tmp_path: Path) -> None:
-    begun = ["Der", "", "  zwei  Wörter", "▁\uf8fe1 👍", "Die Frau, die", "\x00\u2028", " "]
+    begun = ["Der", "", "  zwei  Wörter", "▁\uf8fe1 👍", "Die Frau, die", "\x01\u2028", " "]
     (tmp_path / "p.gz").write_bytes(gzip.compress("".join(f"{x}\n" for x in begun).encode()))
     for options in ((), ("--beam", "1"), ("--sample",)):
         result = translate(
@@ -465,6 +523,7 @@ def test_a_prefix_of_an_empty_line_is_nothing(translate: Translate, tmp_path: Pa
         (b"Der\nDie\n", ("line 3",)),
         (b"Der\nDie\nDas\nDen\n", ("lines", 3)),
         (b"Der\n\xff\nDas\n", ("line 2", "UTF-8")),
+        (b"Der\nD\0\nDas\n", ("line 2", "NUL")),
     ],
 )
 def test_prefixes_that_do_not_fit_exit_with_65(

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from messages import raises
 
 from edgewise.cli.lines import windows
 from edgewise.data.text import LONGEST_LINE
+from edgewise.errors import DataError
 
 BLOCK = 1 << 16  # what a pipe holds, and what is read at a time
 
@@ -78,6 +80,14 @@ def test_the_last_line_needs_no_end(end: bytes) -> None:
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
     mark = b"\xef\xbb\xbf"
     assert lines_of(mark + b"a\n" + mark + b"b\n") == [b"a", mark + b"b"]
+
+
+def test_the_start_of_a_file_that_is_not_text_is_named_however_it_is_read(pipe: Pipe) -> None:
+    for byte in "\ufeffa\n".encode("utf-16-le"):
+        pipe.write(bytes([byte]))
+    with raises(DataError, "standard input", "UTF-8", "UTF-16"):
+        next(pipe.windows)
+    pipe.close()
 
 
 def test_separators_of_unicode_end_no_line() -> None:

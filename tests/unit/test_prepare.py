@@ -79,6 +79,7 @@ def test_every_pair_is_kept_or_counted_by_its_reason(
         *[(b"\xff", b"eins"), (b"one", b"\xc3"), (b"one", b"\xed\xa0\x80"), (b"\xc0\xaf", b"eins")],
         *[(long, b"eins"), (b"one", long), (long, long), (long, b"zwei"), (b"two", long)],
         (b"x" * (LONGEST_LINE + 1), b"eins"),
+        *[(b"o\0n\0e\0", b"eins"), (b"one", b"\0")],
     ]
     table = [b"one\teins", *[b"alone"] * 7, b"two\tzwei\tmore"]
     columns = tmp_path / "b.tsv"
@@ -90,9 +91,10 @@ def test_every_pair_is_kept_or_counted_by_its_reason(
         max_tokens=30,
     )
     first, second = report["train"]
-    assert first["dropped"] == {"empty": 2 + 3, "invalid UTF-8": 4, "too long": 5 + 1}
+    reasons = {"empty": 2 + 3, "invalid UTF-8": 4, "too long": 5 + 1, "NUL character (UTF-16?)": 2}
+    assert first["dropped"] == reasons
     assert second["dropped"] == {"no such column": 7}
-    assert (first["pairs"], first["kept"]) == (26, 11)
+    assert (first["pairs"], first["kept"]) == (28, 11)
     assert (second["pairs"], second["kept"]) == (9, 2)
     for part in report["train"]:
         assert part["kept"] + sum(part["dropped"].values()) == part["pairs"]
@@ -121,6 +123,7 @@ BAD_PAIRS = {
     "an empty source": ((b"", b"eins"), "a.en", ("empty",)),
     "both": ((b"", b"\xff"), "a.en", ("empty",)),
     "invalid UTF-8": ((b"one", b"\xff"), "a.de", ("invalid UTF-8",)),
+    "a NUL character": ((b"one", b"e\0"), "a.de", ("NUL", "UTF-16")),
     "too long": ((b"the " * 9, b"eins"), "a.en", ("too long", "8 tokens")),
 }
 
@@ -253,7 +256,7 @@ def test_names_of_files_tell_the_languages_of_a_corpus_if_they_agree(
 
 
 def test_a_corpus_opens_to_the_lines_it_was_made_from(tmp_path: Path) -> None:
-    strange = [("\u2581 \uf8fe1 ", "\u2028x\x00"), (" <s> ", "①\ty")]
+    strange = [("\u2581 \uf8fe1 ", "\u2028x\x01"), (" <s> ", "①\ty")]
     lines = [*PAIRS, *strange]
     valid = [bitext(tmp_path, utf8(PAIRS[7:20]), "valid")]
     report = prepare(tmp_path / "out", [bitext(tmp_path, utf8(lines))], valid, vocab=450)

@@ -254,6 +254,19 @@ def test_what_is_no_text_is_named(start: bytes, kind: str, tmp_path: Path) -> No
         TextFile.parse(str(path))
 
 
+def test_what_is_no_text_is_named_within_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "a.en.gz"
+    for content, kind in (("a\n".encode("utf-16"), "UTF-16"), (gzip.compress(b"a\n"), "gzip")):
+        path.write_bytes(gzip.compress(content))
+        with raises(SettingError, path, "UTF-8", kind, "gzip of"):
+            TextFile.parse(str(path))
+
+
+@pytest.mark.parametrize("line", [b"\0", b"a\0b", "a\n".encode("utf-16-le")])
+def test_a_line_with_a_nul_character_is_unusable(line: bytes) -> None:
+    assert_mentions(readable(line), "NUL", "UTF-16")
+
+
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.en"
     path.write_bytes("\ufeffone\n\ufefftwo\n".encode())

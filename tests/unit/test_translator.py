@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from messages import raises
+from messages import assert_mentions, raises
 
 from edgewise.checkpoint.model_folder import weights, write_model
 from edgewise.data.grammar import pairs
@@ -288,6 +288,41 @@ def test_a_text_that_is_too_long_is_refused_with_its_number(translator):
         Translator.load()
     with raises(ArgumentError, "texts[1]", *facts):
         translator.translate(["a", long])
+
+
+def test_encoded_texts_are_translated_and_scored_as_texts(translator):
+    encoded = translator.encode(TEXTS)
+    expected = translator.translations(TEXTS)
+    assert translator.translations(encoded) == expected
+    targets = [found[0].text for found in expected]
+    scores = translator.score(TEXTS, targets)
+    assert translator.score(encoded, translator.encode(targets, target=True)) == scores
+    begun = translator.encode(["Der", *[""] * 11], target=True)
+    found = translator.translations(encoded, prefixes=begun)
+    assert found == translator.translations(TEXTS, prefixes=begun.texts)
+    assert found[0][0].text.startswith("Der")
+
+
+def test_a_text_that_is_too_long_is_replaced_where_texts_are_encoded_before(translator):
+    long = "xy" * 1200
+    encoded = translator.encode(["a", long, "b"])
+    assert encoded.texts == ("a", "", "b")
+    assert list(encoded.refusals) == [1]
+    assert_mentions(encoded.refusals[1], "1,024", "max_source_tokens")
+    found = translator.translations(encoded)
+    assert [found[0], found[2]] == translator.translations(["a", "b"])
+    assert found[1][0].text == ""
+    assert encoded.first(1) == translator.encode(["a"])
+    assert encoded.first(2).refusals == encoded.refusals
+
+
+def test_the_length_of_a_translation_is_that_of_its_own_vocabulary(translator, monkeypatch):
+    """A model from elsewhere may have a second one for its translations."""
+    monkeypatch.setattr(translator.vocabulary, "encode_target", lambda lines: [[9] * 2000] * 3)
+    assert not translator.encode(["a", "b", "c"]).refusals
+    assert list(translator.encode(["a", "b", "c"], target=True).refusals) == [0, 1, 2]
+    with raises(ArgumentError, "targets[0]", "2,000"):
+        translator.score(["a", "b", "c"], ["a", "b", "c"])
 
 
 def test_damaged_generation_settings_are_named(tmp_path):

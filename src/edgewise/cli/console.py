@@ -41,7 +41,7 @@ class _Messages(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        return getattr(self._stream, "encoding", None) or "utf-8"
+        return str(getattr(self._stream, "encoding", None) or "utf-8")
 
     @property
     def _stream(self) -> Any:

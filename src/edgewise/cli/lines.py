@@ -2,9 +2,9 @@
 
 import os
 import select
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from edgewise.data.text import BOM, LONGEST_LINE
+from edgewise.data.text import BOM, LONGEST_LINE, describe_foreign
 from edgewise.errors import DataError
 
 _BLOCK = 1 << 16
@@ -17,6 +17,7 @@ def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
 
     The first window has at most `first` lines, so that something comes out soon; each may be twice
     as large as the one before, up to `most`. Of a line of a megabyte or more only that is kept.
+    DataError if it begins as a file that is not UTF-8 text.
     """
     rest, size, held = b"", first, 0
     ready: list[bytes] = []
@@ -37,25 +38,22 @@ def windows(descriptor: int, first: int, most: int) -> Iterator[list[bytes]]:
                 ready.append(rest)
         if ready:
             if not begun:
+                if kind := describe_foreign(ready[0]):
+                    raise DataError(f"standard input must be UTF-8 text; it is {kind}")
                 ready[0], begun = ready[0].removeprefix(BOM), True
             yield [_without_end(line) for line in ready[:size]]
         ready, size = ready[size:], min(2 * size, most)
         held = sum(map(len, ready))
 
 
-def texts_of(
-    lines: Sequence[bytes | None], refusal: Callable[[str], str | None]
-) -> tuple[list[str], dict[int, str]]:
+def texts_of(lines: Sequence[bytes | None]) -> tuple[list[str], dict[int, str]]:
     """The text of each line, "" where it cannot be used, and why it cannot."""
     texts, errors = [""] * len(lines), dict[int, str]()
     for i, line in enumerate(lines):
         try:
             texts[i] = text_of(line)
-            error = refusal(texts[i])
         except DataError as failure:
-            error = str(failure)
-        if error:
-            texts[i], errors[i] = "", error
+            errors[i] = str(failure)
     return texts, errors
 
 
@@ -65,6 +63,8 @@ def text_of(line: bytes | None) -> str:
         raise DataError("lacks the column")
     if len(line) >= LONGEST_LINE:  # it may be cut
         raise DataError(f"has {LONGEST_LINE:,} bytes or more")
+    if (at := line.find(b"\0")) >= 0:
+        raise DataError(f"has a NUL character at byte {at + 1} (is it UTF-16? give UTF-8)")
     try:
         return line.decode()
     except UnicodeDecodeError as failure:

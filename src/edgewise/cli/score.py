@@ -3,13 +3,16 @@
 import json
 import sys
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from edgewise.cli.console import require_streams, say, stage_progress
 from edgewise.cli.lines import WINDOW_BYTES, texts_of
 from edgewise.cli.model_options import Models, Run, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError
+
+if TYPE_CHECKING:
+    from edgewise.decoding.translator import EncodedTexts
 
 WINDOW = 2048
 
@@ -56,14 +59,15 @@ def score(
     lines = [file.lines() for file in files]
     with stage_progress(bars=not sys.stdout.isatty()) as progress:
         while window := _window(*lines):
-            texts, errors = [], dict[int, str]()
+            sides: list[EncodedTexts] = []
+            errors: dict[int, str] = {}
             for file, side in zip(files, zip(*window, strict=True), strict=True):
-                read, wrong = texts_of(side, translator.refusal)
-                texts.append(read)
+                texts, wrong = texts_of(side)
+                sides.append(translator.encode(texts, target=len(sides) == 1))
+                wrong |= sides[-1].refusals
                 errors |= {i: f"line {done + i + 1:,} of {file} {e}" for i, e in wrong.items()}
-            for i in errors:
-                texts[0][i] = texts[1][i] = ""
-            for i, found in enumerate(translator.score(*texts)):
+            left, right = (side.without(errors) for side in sides)
+            for i, found in enumerate(translator.score(left, right)):
                 if i in errors:
                     say(errors[i])
                 values = (found.log_probability, found.score, len(found.pieces) + 1)

@@ -6,19 +6,21 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
 from edgewise.cli.console import require_streams, say, stage_progress
-from edgewise.cli.lines import text_of, texts_of, windows
+from edgewise.cli.lines import texts_of, windows
 from edgewise.cli.model_options import Decoding, Models, Run, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from edgewise.decoding import Translation, Translator
+    from edgewise.decoding.translator import EncodedTexts
 
 Format = Literal["text", "jsonl", "tsv"]
 FIRST_WINDOW, WINDOW = 64, 2048
@@ -83,7 +85,7 @@ def translate(
         done = 0
         for window in windows(sys.stdin.fileno(), FIRST_WINDOW, WINDOW):
             beginnings = begun.next(len(window))
-            ready = window[: len(beginnings)]
+            ready = window if beginnings is None else window[: len(beginnings)]
             refused += _translated(translator, ready, beginnings, writer)
             done += len(ready)
             progress("translating", done, 0)
@@ -97,12 +99,17 @@ def translate(
 
 
 def _translated(
-    translator: "Translator", lines: Sequence[bytes], prefixes: Sequence[str], writer: "_Writer"
+    translator: "Translator",
+    lines: Sequence[bytes],
+    prefixes: "EncodedTexts | None",
+    writer: "_Writer",
 ) -> int:
     """Write the translations of some lines; how many were refused."""
-    texts, errors = texts_of(lines, translator.refusal)
-    found = translator.translations(texts, prefixes=prefixes, alignments=writer.links is not None)
-    for i, (text, translations) in enumerate(zip(texts, found, strict=True)):
+    texts, errors = texts_of(lines)
+    source = translator.encode(texts)
+    errors |= source.refusals
+    found = translator.translations(source, prefixes=prefixes, alignments=writer.links is not None)
+    for i, (text, translations) in enumerate(zip(source.texts, found, strict=True)):
         if i in errors:
             say(f"line {writer.line + 1:,} {errors[i]}")
         writer.write(text, translations, errors.get(i))
@@ -172,26 +179,23 @@ class _Prefixes:
         self.failure: DataError | None = None
         self._lines = iter(()) if file is None else file.lines()
 
-    def next(self, count: int) -> list[str]:
-        """So many, or those before one that cannot be had; `failure` says why."""
+    def next(self, count: int) -> "EncodedTexts | None":
+        """So many, or those before one that cannot be had; `failure` says why. None: no file."""
         if self.file is None:
-            return [""] * count
-        result: list[str] = []
-        while len(result) < count and self.failure is None:
-            self.line += 1
-            try:
-                text = text_of(next(self._lines))
-                error = self._translator.refusal(text)
-            except StopIteration:
-                self.failure = DataError(f"{self.file} has no line {self.line:,}; the input has")
-                break
-            except DataError as failure:
-                error = str(failure)
-            if error:
-                self.failure = DataError(f"line {self.line:,} of {self.file} {error}")
-                break
-            result.append(text)
-        return result
+            return None
+        lines = list(islice(self._lines, count))
+        texts, errors = texts_of(lines)
+        encoded = self._translator.encode(texts, target=True)
+        errors |= encoded.refusals
+        if errors:
+            first = min(errors)
+            number = self.line + first + 1
+            self.failure = DataError(f"line {number:,} of {self.file} {errors[first]}")
+            return encoded.first(first)
+        self.line += len(lines)
+        if len(lines) < count:
+            self.failure = DataError(f"{self.file} has no line {self.line + 1:,}; the input has")
+        return encoded
 
     def end(self) -> None:
         if self.file is not None and any(True for _ in self._lines):

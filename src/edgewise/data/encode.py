@@ -23,8 +23,9 @@ from edgewise.errors import EdgewiseError
 
 Line = bytes | None
 BLOCK, BLOCK_BYTES = 4096, 1 << 23
-NO_COLUMN, INVALID, EMPTY, TOO_LONG = "no such column", "invalid UTF-8", "empty", "too long"
-REASONS = (NO_COLUMN, INVALID, EMPTY, TOO_LONG)
+NO_COLUMN, INVALID, NUL = "no such column", "invalid UTF-8", "NUL character (UTF-16?)"
+EMPTY, TOO_LONG = "empty", "too long"
+REASONS = (NO_COLUMN, INVALID, NUL, EMPTY, TOO_LONG)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ def readable(line: Line) -> str:
         text = line.decode()
     except UnicodeDecodeError:
         return INVALID
+    if "\0" in text:
+        return NUL
     return EMPTY if not text or text.isspace() else ""
 
 

@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +14,18 @@ LONGEST_LINE = 1 << 20
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
-_OTHERS = {
-    b"PK\x03\x04": "a zip archive",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
+# How files begin that are not UTF-8 text: what they are, and a program that makes text of them.
+_OTHERS = (
+    (_GZIP, "gzip", "gzip -dc"),
+    (b"PK\x03\x04", "a zip archive", "unzip -p"),
+    (b"BZh", "bzip2", "bzip2 -dc"),
+    (b"\xfd7zXZ", "xz", "xz -dc"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"),
+    (b"\xff\xfe", "UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8"),
+)
+_LONGEST_START = 5
+_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,16 @@ class TextFile:
                 yield file.read(_BLOCK).removeprefix(BOM)
                 while block := file.read(_BLOCK):
                     yield block
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path} is damaged or cut off: {error}") from None
+
+
+def describe_foreign(start: bytes) -> str | None:
+    """Return what a file is that begins so, and how to make text of it; None if it may be text."""
+    for signature, kind, program in _OTHERS:
+        if start.startswith(signature):
+            return f"{kind}: convert it first, as with {program}"
+    return None
 
 
 def _readable(path: Path) -> Path:
@@ -94,10 +107,10 @@ def _readable(path: Path) -> Path:
     if not path.is_file():
         raise SettingError(f"{path} must be a plain or gzip file, no folder or pipe")
     with path.open("rb") as file:
-        first = file.read(6)
-    for start, kind in _OTHERS.items():
-        if first.startswith(start):
-            raise SettingError(
-                f"{path} must be UTF-8 text, plain or gzip; it is {kind}: convert it first"
-            )
+        start, within = file.read(_LONGEST_START), ""
+    if start.startswith(_GZIP):
+        with suppress(*_DAMAGE), gzip.open(path) as file:  # damage is told when all is read
+            start, within = file.read(_LONGEST_START), "gzip of "
+    if kind := describe_foreign(start):
+        raise SettingError(f"{path} must be UTF-8 text, plain or gzip; it is {within}{kind}")
     return path

@@ -1,6 +1,6 @@
 """Text in, text out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,29 @@ class Translation:
 
 
 EMPTY = Translation("", 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Texts and their tokens; one that is too long is replaced by "", and has a refusal."""
+
+    texts: tuple[str, ...]
+    tokens: tuple[Tokens, ...]
+    refusals: Mapping[int, str]  # by the number of the text
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def first(self, count: int) -> "EncodedTexts":
+        """Return the first so many texts."""
+        refusals = {i: refusal for i, refusal in self.refusals.items() if i < count}
+        return EncodedTexts(self.texts[:count], self.tokens[:count], refusals)
+
+    def without(self, numbers: Container[int]) -> "EncodedTexts":
+        """Return the same with "" in place of these texts."""
+        texts = tuple("" if i in numbers else text for i, text in enumerate(self.texts))
+        tokens = tuple(() if i in numbers else each for i, each in enumerate(self.tokens))
+        return EncodedTexts(texts, tokens, self.refusals)
 
 
 class Translator:
@@ -87,58 +110,78 @@ class Translator:
         """
         return [found[0].text for found in self.translations(texts, **settings)]
 
+    def encode(self, texts: Sequence[str], *, target: bool = False) -> EncodedTexts:
+        """Return the tokens of texts, or why they are too long; in one call of the tokenizer."""
+        encode = self.vocabulary.encode_target if target else self.vocabulary.encode
+        tokens = encode(texts)
+        refusals = {
+            i: f"has {len(row):,} tokens; at most {self.max_source_tokens:,} are translated "
+            "(max_source_tokens; or split it into sentences)"
+            for i, row in enumerate(tokens)
+            if len(row) > self.max_source_tokens
+        }
+        encoded = EncodedTexts(tuple(texts), tuple(tokens), refusals)
+        return encoded.without(refusals) if refusals else encoded
+
+    def _encoded(
+        self, name: str, texts: Iterable[str] | EncodedTexts, *, target: bool = False
+    ) -> EncodedTexts:
+        """Encode texts unless they are; ArgumentError if one cannot be translated."""
+        if isinstance(texts, EncodedTexts):
+            return texts
+        encoded = self.encode(_strings(name, texts), target=target)
+        for i, refusal in encoded.refusals.items():
+            raise ArgumentError(f"{name}[{i}] {refusal}")
+        return encoded
+
     def translations(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str] | EncodedTexts,
         *,
-        prefixes: Sequence[str] | None = None,
+        prefixes: Sequence[str] | EncodedTexts | None = None,
         alignments: bool = False,
         wanted: Wanted | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
         """The `n_best` translations of each text, best first; one empty one of an empty text.
 
+        ArgumentError if a text is too long, unless the texts come from `encode`, which replaces it.
         With `alternatives` they differ in the first token after the prefix; none ends there.
         prefixes: what each translation begins with.
         alignments: say which words belong together.
         wanted: asked again and again whether a text, by its number, is still wanted; one that is
         not may be given up, and has no translations then.
         """
-        texts = _strings("texts", texts)
-        starts = [""] * len(texts) if prefixes is None else _strings("prefixes", prefixes)
-        if len(starts) != len(texts):
-            raise ArgumentError(
-                f"prefixes must be as many as texts, {len(texts)}; got {len(starts)}"
-            )
         chosen = self.changed(settings)
-        tokens = self.vocabulary.encode(texts)
-        beginnings = self.vocabulary.encode_target(starts)
-        for name, rows in (("texts", tokens), ("prefixes", beginnings)):
-            for i, row in enumerate(rows):
-                if refusal := self._refusal(row):
-                    raise ArgumentError(f"{name}[{i}] {refusal}")
+        encoded = self._encoded("texts", texts)
+        beginnings: Sequence[Tokens] = [()] * len(encoded)
+        if prefixes is not None:
+            beginnings = self._encoded("prefixes", prefixes, target=True).tokens
+        if len(beginnings) != len(encoded):
+            raise ArgumentError(
+                f"prefixes must be as many as texts, {len(encoded)}; got {len(beginnings)}"
+            )
         # A vocabulary from elsewhere may leave nothing of a text.
-        full = [i for i, text in enumerate(texts) if text.strip() and tokens[i]]
-        sources = [tokens[i] for i in full]
+        full = [i for i, text in enumerate(encoded.texts) if text.strip() and encoded.tokens[i]]
+        sources = [encoded.tokens[i] for i in full]
         still = None if wanted is None else (lambda i: wanted(full[i]))
         hypotheses = self.engine.search(sources, [beginnings[i] for i in full], chosen, still)
-        results = [[EMPTY] for _ in texts]
+        results = [[EMPTY] for _ in encoded.texts]
         for i, found in zip(full, self._texts(sources, hypotheses, alignments), strict=True):
             results[i] = found
         return results
 
-    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[Translation]:
+    def score(
+        self, sources: Iterable[str] | EncodedTexts, targets: Iterable[str] | EncodedTexts
+    ) -> list[Translation]:
         """Each target as a translation of its source: how likely it is."""
-        left, right = _strings("sources", sources), _strings("targets", targets)
+        left = self._encoded("sources", sources)
+        right = self._encoded("targets", targets, target=True)
         if len(left) != len(right):
             raise ArgumentError(
                 f"targets must be as many as sources, {len(left)}; got {len(right)}"
             )
-        pair = self.vocabulary.encode(left), self.vocabulary.encode_target(right)
-        for name, rows in zip(("sources", "targets"), pair, strict=True):
-            for i, tokens in enumerate(rows):
-                if refusal := self._refusal(tokens):
-                    raise ArgumentError(f"{name}[{i}] {refusal}")
+        values = self.engine.score(left.tokens, right.tokens)
         return [
             Translation(
                 text,
@@ -146,12 +189,12 @@ class Translator:
                 value / penalty(len(tokens) + 1, self.settings.length_penalty),
                 tuple(self.vocabulary.pieces(tokens)),
             )
-            for text, tokens, value in zip(right, pair[1], self.engine.score(*pair), strict=True)
+            for text, tokens, value in zip(right.texts, right.tokens, values, strict=True)
         ]
 
     def refusal(self, text: str) -> str | None:
         """Why a text is not translated; None if it is."""
-        return self._refusal(self.vocabulary.encode([text])[0])
+        return self.encode([text]).refusals.get(0)
 
     def changed(self, changes: dict[str, Any]) -> DecodingSettings:
         """The settings with changes; SettingError where they cannot be."""
@@ -163,14 +206,6 @@ class Translator:
             return DecodingSettings(**merged)
         except ValidationError as error:
             raise SettingError(describe_mistakes(error)) from None
-
-    def _refusal(self, tokens: Tokens) -> str | None:
-        if len(tokens) <= self.max_source_tokens:
-            return None
-        return (
-            f"has {len(tokens):,} tokens; at most {self.max_source_tokens:,} are translated "
-            "(max_source_tokens; or split it into sentences)"
-        )
 
     def _texts(
         self,
