@@ -1,5 +1,6 @@
 """The server under its limits: what waits too long, is too much or too slow, and how it drains."""
 
+import errno
 import json
 import signal
 import socket
@@ -14,6 +15,8 @@ from waiting import PATIENCE, wait_until
 
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary
+from edgewise.decoding.device import OutOfMemoryError
+from edgewise.errors import DataError, EdgewiseError
 from edgewise.server.limits import Limits
 from edgewise.server.models import Served
 
@@ -374,6 +377,56 @@ def test_what_a_client_sent_is_shortened_where_it_is_told(engine: HeldEngine) ->
         ):
             assert answer.status_code in (400, 404, 405, 415), answer.text
             assert 10 < len(answer.json()["error"]) < 250, answer.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), 503),
+        (OutOfMemoryError("out of memory on cpu"), 503),
+        (OSError(errno.EMFILE, "Too many open files"), 503),
+        (RuntimeError("can't start new thread"), 503),
+        (DataError("the weights are damaged"), 500),
+        (EdgewiseError("CTranslate2 failed: of itself"), 500),
+    ],
+)
+def test_what_the_system_lacks_or_an_engine_cannot_do_is_told_and_logged_in_a_line(
+    error: Exception,
+    status: int,
+    engine: HeldEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine.released.set()
+    search = engine.search
+
+    def failing(sources: list[list[int]], *rest: object) -> object:
+        if engine.vocabulary.decode(sources[0]) == SOURCES[0]:
+            raise error
+        return search(sources, *rest)
+
+    monkeypatch.setattr(engine, "search", failing)
+    with LocalServer({"en-de": engine}) as server:
+        answer = server.post("/translate", {"q": SOURCES[0]})
+        assert answer.status_code == status
+        assert ("retry-after" in answer.headers) == (status == 503)
+        (line,) = server.post("/translate/stream", {"q": SOURCES[0]}).text.splitlines()
+        assert json.loads(line)["error"] == answer.json()["error"]
+        # The text is that of another's: it is for the log.
+        assert not str(error) or str(error) not in answer.text
+        assert server.translated(SOURCES[1:3]) == SOURCES[1:3]
+    assert len(caplog.records) == 2
+    assert all(str(error) in each.message and not each.exc_info for each in caplog.records)
+
+
+def test_garbage_after_a_request_does_not_keep_it_from_its_answer(engine: HeldEngine) -> None:
+    engine.released.set()
+    with LocalServer({"en-de": engine}) as server:
+        for garbage in (b"\0\xff garbage\r\n\r\n", b"GARBAGE\r\n\r\n", b"\x16\x03" * 50_000):
+            answer = received(server.open(asking({"q": SOURCES[0]}) + garbage))
+            assert answer.startswith(b"HTTP/1.1 200 ") and SOURCES[0].encode() in answer
+            assert b"HTTP/1.1 400 " in answer
+        assert server.translated(SOURCES[1]) == SOURCES[1]
 
 
 def test_two_models_are_told_apart_by_name(vocabulary: Vocabulary) -> None:

@@ -29,13 +29,17 @@ def device_named(name: str, setting: str = "device", local: int | None = None) -
     return device
 
 
+class OutOfMemoryError(EdgewiseError):
+    """Memory does not suffice."""
+
+
 @contextmanager
 def within_memory(message: str) -> Iterator[None]:
-    """Where memory does not suffice, EdgewiseError with this message."""
+    """Where memory does not suffice, OutOfMemoryError with this message."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
         if not known and "can't allocate memory" not in str(error):
             raise
-        raise EdgewiseError(f"out of memory {message}") from None
+        raise OutOfMemoryError(f"out of memory {message}") from None

@@ -11,9 +11,10 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from edgewise.decoding.translator import Translation
-from edgewise.errors import ArgumentError, EdgewiseError
+from edgewise.errors import ArgumentError
 from edgewise.server import messages
 from edgewise.server.bodies import Message, read
+from edgewise.server.failures import GoneError, LateError, told
 from edgewise.server.limits import Limits
 from edgewise.server.messages import Detected, TranslateAnswer, TranslateRequest
 from edgewise.server.metrics import CONTENT_TYPE, Metrics
@@ -24,14 +25,6 @@ from edgewise.server.work import Task, Work
 
 LINES = "application/x-ndjson"
 Result = TypeVar("Result")
-
-
-class GoneError(Exception):
-    """The client did not wait for its answer."""
-
-
-class LateError(EdgewiseError):
-    """The answer took too long."""
 
 
 class Api:
@@ -224,9 +217,10 @@ class Api:
                         best = (await result)[0]
                     yield _line(text, sentence.before, sentence.source, passages.written(best.text))
                 yield _line(text, tail)
-        except (TimeoutError, EdgewiseError) as error:
-            reason = str(error) or f"nothing came for {self._limits.seconds:g} s"
-            yield _line(text, "", error=reason)
+        except TimeoutError:
+            yield _line(text, "", error=f"nothing came for {self._limits.seconds:g} s")
+        except Exception as error:
+            yield _line(text, "", error=told(error)[1])
 
 
 def _require_few(name: str, size: int, limit: int, what: str) -> None:

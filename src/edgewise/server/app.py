@@ -1,4 +1,4 @@
-"""The application: paths, failures, the page, the description of it all."""
+"""The application: paths, the page, the description of it all."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,27 +8,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi import FastAPI, Response
+from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
-from starlette.exceptions import HTTPException
 
 from edgewise import __version__
-from edgewise.errors import ArgumentError, SettingError
+from edgewise.errors import SettingError
 from edgewise.server import messages
-from edgewise.server.api import LINES, Api, GoneError, LateError
-from edgewise.server.bodies import MediaTypeError, described, explained
-from edgewise.server.guard import GONE, Guard
+from edgewise.server.api import LINES, Api
+from edgewise.server.bodies import described
+from edgewise.server.failures import add_failures
+from edgewise.server.guard import Guard
 from edgewise.server.limits import Limits
 from edgewise.server.metrics import CONTENT_TYPE, Metrics
-from edgewise.server.models import Models, UnknownError
-from edgewise.server.work import BusyError, Work
+from edgewise.server.models import Models
+from edgewise.server.work import Work
 
 PAGE = Path(__file__).parent / "page"
 ABOUT = """Translation by models with relative positions. `/translate` and `/languages` are as in
 LibreTranslate, whose clients can be used; the rest is ours."""
-LONGEST = 500  # characters of a message
 Responses = dict[int | str, dict[str, Any]]
 REFUSALS: Responses = {
     status: {"model": messages.Error, "description": description}
@@ -67,7 +65,7 @@ class Application(Guard):
         )
         _add_paths(app, api)
         _add_page(app)
-        _add_failures(app)
+        add_failures(app)
         super().__init__(app, limits, metrics)
 
 
@@ -150,48 +148,3 @@ def _add_page(app: FastAPI) -> None:
         return described
 
     app.openapi = without_422  # type: ignore[method-assign]
-
-
-def _add_failures(app: FastAPI) -> None:
-    """Everything that can go wrong, as a status and a sentence."""
-
-    def failed(status: int, error: Exception, pause: int | None = None) -> JSONResponse:
-        headers = {} if pause is None else {"Retry-After": str(pause)}
-        return JSONResponse({"error": messages.shortened(str(error), LONGEST)}, status, headers)
-
-    for kind, status in ((ArgumentError, 400), (UnknownError, 400), (MediaTypeError, 415)):
-
-        async def refused(request: Request, error: Exception, status: int = status) -> Response:
-            return failed(status, error)
-
-        app.add_exception_handler(kind, refused)
-
-    async def busy(request: Request, error: Exception) -> Response:
-        assert isinstance(error, BusyError)
-        return failed(503, error, error.pause)
-
-    async def late(request: Request, error: Exception) -> Response:
-        return failed(503, error, 1)
-
-    async def gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=GONE)
-
-    async def mistaken(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return failed(400, ArgumentError(explained(error.errors())))
-
-    async def standard(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        method, path = map(messages.shortened, (request.method, request.url.path))
-        message = f"{method} {path}: {error.detail} (/docs has all paths)"
-        return JSONResponse({"error": message}, error.status_code, error.headers)
-
-    async def unexpected(request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": "the server has failed; its log says how"}, 500)
-
-    app.add_exception_handler(BusyError, busy)
-    app.add_exception_handler(LateError, late)
-    app.add_exception_handler(GoneError, gone)
-    app.add_exception_handler(RequestValidationError, mistaken)
-    app.add_exception_handler(HTTPException, standard)
-    app.add_exception_handler(Exception, unexpected)

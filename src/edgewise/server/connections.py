@@ -5,7 +5,6 @@ sent interim responses: whoever is gone answers these with a reset, which ends t
 """
 
 import asyncio
-import errno
 import logging
 import math
 import os
@@ -15,10 +14,10 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from edgewise.server.failures import is_shortage
 from edgewise.server.limits import Limits
 
 logger = logging.getLogger("uvicorn.error")
-SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # Connections that are accepted at a time.
 BACKLOG = 64
 # Descriptors for models, libraries and files other than those of the page.
@@ -57,11 +56,11 @@ def log_once() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         nonlocal last
         error = context.get("exception")
-        if not isinstance(error, OSError) or error.errno not in SHORTAGES:
+        if not is_shortage(error):
             loop.default_exception_handler(context)
         elif loop.time() - last > 60:
             last = loop.time()
-            logger.error("connections cannot be accepted: %s (see ulimit -n)", error.strerror)
+            logger.error("connections cannot be accepted: %s (see ulimit -n)", error)
 
     return handle
 
