@@ -473,14 +473,20 @@ def test_alignments_change_no_translation(translate: Translate, tmp_path: Path) 
     assert translate("--alignments", tmp_path / "links").out == translate().out
 
 
-@pytest.mark.parametrize("place", ["", "nowhere/links"])
-def test_alignments_that_cannot_be_written_exit_with_74(
-    translate: Translate, tmp_path: Path, place: str
+def test_alignments_that_cannot_be_written_are_told_before_the_work(
+    translate: Translate, tmp_path: Path
 ) -> None:
-    result = translate("--alignments", tmp_path / place)
-    assert (result.code, result.out) == (INPUT_OUTPUT, b"")
-    assert "edgewise: " in result.said
-    assert_mentions(result.said, tmp_path / place)
+    (tmp_path / "file").write_text("mine")
+    for place, code, named in (("", USAGE, ""), ("file/links", INPUT_OUTPUT, "file")):
+        result = translate("--alignments", tmp_path / place)
+        assert (result.code, result.out) == (code, b"")
+        assert "edgewise: " in result.said
+        assert_mentions(result.said, tmp_path / named)
+
+
+def test_a_folder_for_alignments_is_made(translate: Translate, tmp_path: Path) -> None:
+    assert translate("--alignments", tmp_path / "new" / "links").code == 0
+    assert (tmp_path / "new" / "links").is_file()
 
 
 # Prefixes.
@@ -776,10 +782,8 @@ def test_a_folder_that_asks_for_what_cannot_be_exits_with_65(
     "name",
     [
         "config.json",
-        "generation_config.json",
         "manifest.json",
         "model.safetensors",
-        "README.md",
         "tokenizer/vocabulary.model",
     ],
 )
@@ -870,6 +874,7 @@ def test_a_training_run_exits_with_2_and_names_its_models(
     run = tmp_path / "run"
     for name in ("best", "last"):
         shutil.copytree(model, run / name)
+    write_json(run / "run.json", {})
     result = translate(models=(run,))
     assert (result.code, result.out) == (USAGE, b"")
     assert_mentions(result.said, run / "best", run / "last")
@@ -1014,3 +1019,23 @@ def test_memory_does_not_grow_with_the_number_of_lines(
 ) -> None:
     # Windows grow up to 2,048 lines: so many have them all.
     assert peak(model, lines, tmp_path) <= peak(model, 2_000, tmp_path) + (64 << 20)
+
+
+def test_alignments_are_not_written_over_what_is_read_or_written(
+    model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text("A child .\n")
+    (tmp_path / "prefixes").write_text("Ein\n")
+    for name in ("in", "out", "prefixes"):
+        command = [*("translate", "--model", str(model), "--prefixes", f"{tmp_path}/prefixes")]
+        command += ["--alignments", f"{tmp_path}/{name}", "--overwrite"]
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()} | {"out": b""}
+        with (tmp_path / "in").open() as source, (tmp_path / "out").open("w") as out:
+            done = subprocess.run(
+                [sys.executable, "-m", "edgewise", *command],
+                **{"stdin": source, "stdout": out, "stderr": subprocess.PIPE, "text": True},
+                check=False,
+            )
+        assert done.returncode == 2, done.stderr
+        assert_mentions(done.stderr, "--alignments", tmp_path / name)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -17,6 +17,7 @@ from edgewise.cli.lines import texts_of, windows
 from edgewise.cli.model_options import Decoding, Models, Run, load_translator
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
+from edgewise.storage import output_file, require_free_files
 
 if TYPE_CHECKING:
     from edgewise.decoding import Translation, Translator
@@ -63,9 +64,11 @@ def translate(
         Replace the file of alignments if it is there.
     """
     require_streams("stdin", "stdout")
-    if alignments is not None and alignments.is_file() and not overwrite:
-        raise SettingError(f"{alignments} exists already (--overwrite replaces it)")
     starts = None if prefixes is None else TextFile.parse(prefixes)
+    # Standard input and output may be files, too.
+    read = [*model, *(Path(f"/dev/fd/{stream.fileno()}") for stream in (sys.stdin, sys.stdout))]
+    read += [] if starts is None else [starts.path]
+    require_free_files({"--alignments": alignments}, overwrite=overwrite, inputs=read)
     translator = load_translator(model, run, decoding)
     n_best = translator.settings.n_best
     if format == "text" and n_best > 1:
@@ -77,7 +80,7 @@ def translate(
         say("a sentence a line, please; Ctrl-D ends")
     began, refused = time.monotonic(), 0
     with ExitStack() as stack:
-        links = None if alignments is None else stack.enter_context(alignments.open("wb"))
+        links = None if alignments is None else stack.enter_context(output_file(alignments))
         # Bars would stand between the translations, if these go to the terminal too.
         progress = stack.enter_context(stage_progress(bars=not sys.stdout.isatty()))
         writer = _Writer(format, sys.stdout.buffer, links)

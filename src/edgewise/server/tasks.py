@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -42,7 +42,8 @@ def seconds_per_character(translator: Translator) -> float:
 
     What is done for the first time takes longer, and memory that libraries do not check for.
     """
-    text, short = ["a b c d e"], {"min_length": 0, "max_length": 16}
+    text: list[str] = ["a b c d e"]
+    short: dict[str, Any] = {"min_length": 0, "max_length": 16}
     translator.translations(text, prefixes=["a"], alternatives=True, sample=False, **short)
     for _ in range(2):
         began = time.monotonic()

@@ -80,11 +80,12 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
     path = resolved(path)
     mode = path.stat().st_mode if path.exists() else None
     if mode is not None and not stat.S_ISREG(mode):
+        file = path.open("wb")
         try:
-            with path.open("wb") as file:
-                yield file
-        except BrokenPipeError:  # which ends a command quietly if it is of standard output
-            raise OSError(errno.EIO, "nobody reads it any more", str(path)) from None
+            yield file
+        finally:
+            with _reported(path):
+                file.close()
         return
     with replacing(path) as new, new.open("xb") as file:
         if mode is not None:
@@ -94,9 +95,22 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file at once; see `output_file`."""
-    with output_file(path) as file:
+    with output_file(path) as file, _reported(path):
         # surrogatepass: names of files need not be UTF-8.
         file.write(text.encode("utf-8", "surrogatepass"))
+        file.flush()
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Report a FIFO without a reader as an error of the file.
+
+    BrokenPipeError ends a command quietly, as a reader of standard output that has enough does.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise OSError(errno.EIO, "nobody reads it any more", str(path)) from None
 
 
 def write_json(path: Path, value: object) -> None:
