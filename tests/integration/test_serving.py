@@ -4,6 +4,7 @@ import errno
 import json
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -427,6 +428,23 @@ def test_garbage_after_a_request_does_not_keep_it_from_its_answer(engine: HeldEn
             assert answer.startswith(b"HTTP/1.1 200 ") and SOURCES[0].encode() in answer
             assert b"HTTP/1.1 400 " in answer
         assert server.translated(SOURCES[1]) == SOURCES[1]
+
+
+@pytest.mark.parametrize("jump", [-1e6, 1e6])
+def test_a_clock_that_is_set_does_not_matter(
+    jump: float, engine: HeldEngine, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.time
+    with LocalServer({"en-de": engine}, Limits(header_seconds=30.0)) as server:
+        incomplete = server.open(asking({"q": SOURCES[1]})[:-3])
+        answer = ask(server, pool, SOURCES[0])
+        wait_until(lambda: engine.batches)
+        monkeypatch.setattr(time, "time", lambda: clock() + jump)
+        assert server.client.get("/ready").status_code == 200
+        engine.released.set()
+        assert answer.result().status_code == 200
+        incomplete.sendall(asking({"q": SOURCES[1]})[-3:])
+        assert b" 200 " in incomplete.recv(1 << 16)
 
 
 def test_two_models_are_told_apart_by_name(vocabulary: Vocabulary) -> None:

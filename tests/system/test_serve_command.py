@@ -5,18 +5,22 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import pytest
+from local_server import LocalServer
 from messages import assert_mentions
 from served import SOURCES, Server
 from tiny_model import Command, make_model, make_vocabulary
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 from edgewise.data.vocabulary import Vocabulary
+from edgewise.decoding import Translator
 from edgewise.server.run import Ended
 
 USAGE, BAD_DATA = 2, 65
@@ -147,6 +151,50 @@ def test_its_port_is_taken_and_ctrl_c_ends_it(
         assert server.translated("a dog", source="fr", target="gsw")
         server.terminate(signal.SIGINT)
         assert server.code() == 130
+
+
+# A model that takes as long to load as the test likes.
+LOADING = """
+import importlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from edgewise.cli.main import main
+def load(folders, run):
+    print("loading", flush=True)
+    time.sleep(600)
+importlib.import_module("edgewise.cli.serve").load_translator = load
+sys.argv = ["edgewise", "serve", "--port", "0", "--model", "model"]
+main()
+"""
+
+
+def test_ctrl_c_ends_it_while_a_model_is_loaded_also_twice() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOADING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGINT
+    assert said == "edgewise: interrupted\n"
+
+
+def test_a_model_folder_that_is_overwritten_or_removed_does_not_matter(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    with LocalServer({"en-de": Translator.load(copy)}) as server:
+        expected = server.translated(SOURCES[:4])
+        for path in copy.rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"")
+        assert server.translated(SOURCES[:4]) == expected
+        shutil.rmtree(copy)
+        assert server.translated(SOURCES[:4]) == expected
+        assert server.post("/explain", {"q": "a dog"}).status_code == 200
 
 
 def test_requests_that_were_cut_off_are_counted(

@@ -89,14 +89,15 @@ def assert_alike(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_translations_and_alternatives_equal_those_of_forced_steps(mode, vocabulary):
     native = engine(vocabulary, made(vocabulary=vocabulary.size, **MODES[mode]))
-    settings = DecodingSettings(beam=3, n_best=2, extra_tokens=4)
-    found = native.search(SOURCES, PREFIXES, settings)
+    settings = DecodingSettings(beam=3, n_best=2, extra_tokens=2)
+    sources, prefixes = SOURCES[:2], PREFIXES[:2]
+    found = native.search(sources, prefixes, settings)
     single = settings.model_copy(update={"n_best": 1})
-    several = settings.model_copy(update={"n_best": 5, "alternatives": True})
-    others = native.search(SOURCES[:2], PREFIXES[:2], several)
-    for source, prefix, hypotheses in zip(SOURCES, PREFIXES, found, strict=True):
+    several = settings.model_copy(update={"n_best": 3, "alternatives": True})
+    others = native.search(sources, prefixes, several)
+    for source, prefix, hypotheses in zip(sources, prefixes, found, strict=True):
         assert_alike(hypotheses, stepped(native, source, prefix, settings))
-    for source, prefix, hypotheses in zip(SOURCES, PREFIXES, others, strict=False):
+    for source, prefix, hypotheses in zip(sources, prefixes, others, strict=True):
         # Each is the best translation that begins so, and no other token is likelier.
         expected = [
             stepped(native, source, list(each.tokens[: len(prefix) + 1]), single)[0]
@@ -104,7 +105,7 @@ def test_translations_and_alternatives_equal_those_of_forced_steps(mode, vocabul
         ]
         assert_alike(hypotheses, expected)
         assert {each.tokens[len(prefix)] for each in hypotheses} == likeliest(
-            native, source, prefix, 5
+            native, source, prefix, 3
         )
 
 
@@ -167,9 +168,9 @@ def test_samples_after_a_prefix_equal_those_of_forced_steps(vocabulary):
 def test_a_translation_with_a_prefix_does_not_depend_on_its_batch(options, vocabulary):
     model = made(vocabulary=vocabulary.size, d_model=128, heads=4, d_ff=256, max_distance=4)
     native = NativeEngine([model], vocabulary)
-    settings = DecodingSettings(beam=3, n_best=2, extra_tokens=4, **options)
-    sources = [[5 + (7 * i + j) % 90 for j in range(2 + 3 * i)] for i in range(12)]
-    prefixes = [[9 + (5 * i + j) % 90 for j in range((0, 3, 18)[i % 3])] for i in range(12)]
+    settings = DecodingSettings(beam=3, n_best=2, extra_tokens=1, **options)
+    sources = [[5 + (7 * i + j) % 90 for j in range(2 + 3 * i)] for i in range(8)]
+    prefixes = [[9 + (5 * i + j) % 90 for j in range((0, 3, 18)[i % 3])] for i in range(8)]
     together = native.search(sources, prefixes, settings)
     alone = [native.search([s], [p], settings)[0] for s, p in zip(sources, prefixes, strict=True)]
     assert together == alone  # scores too, to the last bit

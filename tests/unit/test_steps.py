@@ -41,11 +41,8 @@ def walk(
     if begun:
         outputs = state.prefill(given[:, :-1])[:, :begun]
         for row, i in enumerate(rows):
-            for n in range(begun):
-                yield (
-                    outputs[row, n : n + 1],
-                    in_full(model, sources[i], given[row : row + 1, : n + 1].tolist()),
-                )
+            memory = model.encode(torch.tensor([[*sources[i], END]]), None)
+            yield outputs[row], model.decode(given[row : row + 1, :-1], memory, None)[0]
     tokens = given[:, -1:].expand(-1, slots)
     prefixes = [[row] * slots for row in given.tolist()]
     parents = None
@@ -89,7 +86,7 @@ def test_in_float32_steps_equal_the_full_forward_to_1e_5(mode):
 def test_steps_after_a_prefix_in_one_pass_equal_the_full_forward(mode, slots):
     # Longer than the clipping distance, and not a multiple of 16.
     model = made(**MODES[mode]).double()
-    for given, expected in walk(model, SOURCES, slots=slots, steps=6, seed=5, begun=19):
+    for given, expected in walk(model, SOURCES[:2], slots=slots, steps=3, seed=5, begun=19):
         torch.testing.assert_close(given, expected, rtol=1e-9, atol=1e-9)
 
 

@@ -380,7 +380,7 @@ def test_within_each_other_only_a_few_are_computed() -> None:
                 stack.enter_context(work.submitted(task, ["x"]))
             while deepest < DEPTH:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.3)
             for task in tasks:
                 task.may_go_on.set()
 

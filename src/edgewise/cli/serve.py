@@ -1,9 +1,14 @@
 """edgewise serve."""
 
+import os
 import re
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -89,12 +94,13 @@ def serve(
     listener = bound(host, port)
     thread = compute_thread()
     served = []
-    for name, folder in folders:
-        translator = thread.submit(load_translator, [folder], run).result()
-        pace = thread.submit(seconds_per_character, translator).result()
-        source, target = languages(name, folder)
-        served.append(Served(name or folder.resolve().name, source, target, translator, pace))
-        say(f"{served[-1].name}: {source} to {target}, {folder}")
+    with _leaving_at_once():
+        for name, folder in folders:
+            translator = thread.submit(load_translator, [folder], run).result()
+            pace = thread.submit(seconds_per_character, translator).result()
+            source, target = languages(name, folder)
+            served.append(Served(name or folder.resolve().name, source, target, translator, pace))
+            say(f"{served[-1].name}: {source} to {target}, {folder}")
     models = Models(served)
     address, found = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
@@ -112,6 +118,32 @@ def serve(
         say("all that was asked is answered")
     if ended.signal == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """Exit on a signal without waiting for the thread that loads a model: there is nothing to save.
+
+    Python would wait for it, and end in a traceback at a second signal.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        say(f"edgewise: {'interrupted' if number == signal.SIGINT else 'terminated'}")
+        os._exit(128 + number)
+
+    # Python allows signal handlers in the main thread only; what is ignored (nohup) stays so.
+    handled = [
+        each
+        for each in (signal.SIGINT, signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread()
+        and signal.getsignal(each) is not signal.SIG_IGN
+    ]
+    before = {each: signal.signal(each, leave) for each in handled}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _host(name: str) -> str:

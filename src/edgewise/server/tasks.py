@@ -42,7 +42,7 @@ def seconds_per_character(translator: Translator) -> float:
 
     What is done for the first time takes longer, and memory that libraries do not check for.
     """
-    text: list[str] = ["a b c d e"]
+    text = ["a b c d e"]
     short: dict[str, Any] = {"min_length": 0, "max_length": 16}
     translator.translations(text, prefixes=["a"], alternatives=True, sample=False, **short)
     for _ in range(2):
