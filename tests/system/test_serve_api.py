@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -334,6 +335,35 @@ def test_answers_have_safe_headers(server: Server) -> None:
         assert "default-src 'none'" in headers["content-security-policy"], path
         assert "unsafe" not in headers["content-security-policy"], path
         assert headers["x-content-type-options"] == "nosniff" and "server" not in headers
+
+
+def test_no_other_origin_may_read_an_answer(server: Server) -> None:
+    origin = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    for method, path in (("GET", "/models"), ("POST", "/translate"), ("OPTIONS", "/translate")):
+        headers = server.client.request(method, path, headers=origin).headers
+        assert not [name for name in headers if name.startswith("access-control")]
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_it_listens_at_the_loopback_address_only(server: Server) -> None:
+    assert server.host == "127.0.0.1"
+    with socket.socket() as other:
+        other.settimeout(5)
+        assert other.connect_ex(("127.0.0.2", server.port)) != 0
+
+
+def test_no_text_is_logged(server: Server) -> None:
+    secret = "xyzzy"
+    server.translated(f"{secret} dog")
+    for path in ("/translate", "/translate/stream", "/explain", "/alternatives"):
+        for value in (f"{secret}\0", f"{secret} " * 20_000, [{secret: 1}]):
+            assert server.post(path, {"q": value}).status_code in (400, 413)
+        server.client.post(path, content=secret.encode())
+    server.client.get(f"/{secret}?{secret}={secret}", headers={secret: secret})
+    server.client.request(secret, "/")
+    received(server.open(secret.encode() * 3 + b"\r\n\r\n"))
+    server.client.get("/health")
+    assert secret not in "".join(server.said).lower()
 
 
 def test_the_description_is_drawn_without_another_host(server: Server) -> None:

@@ -97,7 +97,8 @@ def test_a_fork_repeats_a_sentence_and_leaves_the_state_as_it_was():
     state = Steps(FusedDecoder(model), SOURCES[:2], 2)
     given = torch.randint(4, VOCABULARY, (2, 7), generator=random)
     given[:, 0] = BEGIN
-    state.prefill(given)
+    state.prefill(given[:, :-1])
+    state(given[:, -1:].expand(-1, 2), None)
 
     def steps(state: Steps, sentences: list[int]) -> None:
         hypotheses = [given[i].tolist() for i in sentences for _ in range(2)]
