@@ -7,8 +7,8 @@ sent interim responses: whoever is gone answers these with a reset, which ends t
 import asyncio
 import logging
 import math
-import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -41,7 +41,8 @@ def capacity() -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return MOST
-    used = len(os.listdir("/dev/fd"))
+    folder = Path("/dev/fd")
+    used = len(list(folder.iterdir())) if folder.is_dir() else RESERVE
     return min(MOST, max(FEWEST, (limit - used - RESERVE - 2 * BACKLOG) // 2))
 
 
