@@ -43,7 +43,8 @@ def read_toml(path: Path, expected: str = "a TOML file") -> dict[str, Any]:
     if len(content) > LARGEST_FILE:
         raise SettingError(f"{path} must have at most {LARGEST_FILE:,} bytes; it has more")
     try:
-        values = tomllib.loads(content.decode())
+        # surrogatepass: a run in a folder whose name is not UTF-8 writes it so.
+        values = tomllib.loads(content.decode(errors="surrogatepass"))
     except UnicodeDecodeError as error:
         reason = f"it is not UTF-8 at byte {error.start + 1}"
     except RecursionError:

@@ -242,6 +242,8 @@ def inherit(given: Inherited, out: Path | int, err: Path | int, *, append: bool 
         else:
             descriptor = target
         os.dup2(descriptor, stream)
+    # Those of the fork server were opened on other files.
+    sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
     if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
         measured.switch_context(environment.get("PYTEST_CURRENT_TEST", ""))
     torch.set_num_threads(1)

@@ -6,6 +6,7 @@
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -326,7 +327,10 @@ def test_a_name_with_brackets_is_no_markup_of_the_bar(capsys: pytest.CaptureFixt
         stage_progress() as progress,
     ):
         progress("encoding a[/b].en", 1, 2)
-    assert b"encoding a[/b].en" in os.read(leader, 1 << 16)
+    shown = b""
+    while b"1/2" not in shown:
+        shown += os.read(leader, 1 << 16)
+    assert b"encoding a[/b].en" in shown
     os.close(leader)
 
 
@@ -348,6 +352,50 @@ def test_a_closed_output_exits_with_74(
     with streams(stdout=None):
         assert commands.run(arguments) == 74
     assert_mentions(capsys.readouterr().err, "stdout is closed")
+
+
+@pytest.mark.parametrize("kind", ["socket", "terminal"])
+def test_lines_may_come_from_a_socket_or_a_terminal(
+    kind: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["translate", "--model", str(model), "--beam", "1", "--max-length", "4"]
+    expected = Command(tmp_path)(*options, stdin="a man\na dog\n").out
+    if kind == "socket":
+        ours, theirs = socket.socketpair()
+        ours.sendall(b"a man\na dog\n")
+        ours.close()
+        number = theirs.detach()
+    else:
+        leader, number = os.openpty()
+        os.write(leader, b"a man\na dog\n\x04")  # Ctrl-D
+    with (
+        open(number) as source,
+        (tmp_path / "out").open("w") as out,
+        streams(stdin=source, stdout=out),
+    ):
+        assert commands.run(options) == 0
+    assert (tmp_path / "out").read_bytes() == expected
+    if kind == "terminal":
+        os.close(leader)
+        assert_mentions(capsys.readouterr().err, "Ctrl-D")
+
+
+@pytest.mark.parametrize("arguments", [["train", "a.toml"], ["data", "list"]])
+def test_a_working_directory_that_was_removed_exits_with_74(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert commands.run(arguments) == 74
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (said,) = captured.err.splitlines()
+    assert_mentions(said, "working directory")
 
 
 # Memory.

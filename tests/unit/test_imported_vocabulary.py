@@ -117,6 +117,59 @@ def test_lists_that_are_none_are_refused(pieces: list[str]) -> None:
         ImportedVocabulary(model, model, pieces)
 
 
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        ("[]", ("table", "[]")),
+        ("null", ("table", "None")),
+        ('{"pieces": []}', ("source_only", "target_only", "set")),
+        ('{"pieces": 3, "source_only": [], "target_only": []}', ("pieces", "list", 3)),
+        ('{"pieces": "abcdefgh", "source_only": [], "target_only": []}', ("pieces", "list")),
+        ('{"pieces": [1], "source_only": [], "target_only": []}', ("pieces.0", "string", 1)),
+        ('{"pieces": ["a"], "source_only": [1e400], "target_only": []}', ("source_only.0", "inf")),
+        ('{"pieces": ["a"], "source_only": [], "target_only": [0.0]}', ("target_only.0", "0.0")),
+        ('{"pieces": ["a"], "source_only": [true], "target_only": []}', ("source_only.0", "True")),
+        ('{"pieces": ["a"], "source_only": ["0"], "target_only": []}', ("source_only.0", "'0'")),
+        ('{"pieces": ["a"], "source_only": null, "target_only": []}', ("source_only", "None")),
+        ('{"pieces": ["a"], "source_only": [1], "target_only": []}', ("source_only", 0, "[1]")),
+        ('{"pieces": ["a"], "source_only": [], "target_only": [-1]}', ("target_only", "[-1]")),
+        ('{"pieces": [], "source_only": [], "target_only": []}', ("four", "pieces")),
+    ],
+    ids=range(14),
+)
+def test_a_list_of_pieces_that_is_none_is_told_why(
+    content: str, facts: tuple[object, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for side in ("source", "target"):
+        (folder / f"{side}.model").write_bytes(spm())
+    (folder / "pieces.json").write_text(content)
+    with raises(DataError, folder, *facts) as error:
+        load_tokenizer(sealed(tmp_path))
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("content", [None, b"", b"no model"])
+def test_a_missing_or_damaged_model_of_a_side_is_named(
+    side: str, content: bytes | None, tmp_path: Path
+) -> None:
+    model, folder = spm(), tmp_path / "tokenizer"
+    folder.mkdir()
+    ImportedVocabulary(model, model, [*SPECIAL, *pieces_of(model)]).write(folder)
+    (folder / f"{side}.model").unlink()
+    if content is not None:
+        (folder / f"{side}.model").write_bytes(content)
+    with raises(DataError, tmp_path, f"{side}.model"):
+        load_tokenizer(sealed(tmp_path))
+
+
+def test_a_model_folder_without_a_tokenizer_is_damaged(tmp_path: Path) -> None:
+    with raises(DataError, tmp_path, "tokenizer/vocabulary.model"):
+        load_tokenizer(sealed(tmp_path))
+
+
 def test_damaged_files_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "tokenizer"
     folder.mkdir()

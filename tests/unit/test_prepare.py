@@ -1,5 +1,6 @@
 """From text files to a corpus: every pair is kept or counted, and the result is whole or absent."""
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,14 +12,14 @@ from messages import assert_mentions, raises
 
 from edgewise.data import encode
 from edgewise.data import prepare as preparing
-from edgewise.data.corpus import Corpus, token_type
+from edgewise.data.corpus import KIND, VERSION, Corpus, token_type
 from edgewise.data.encode import BLOCK
 from edgewise.data.grammar import pairs
 from edgewise.data.prepare import Bitext, prepare
 from edgewise.data.text import LONGEST_LINE, TextFile
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import MANIFEST, read_json
+from edgewise.storage import MANIFEST, read_json, seal
 
 PAIRS = list(pairs(300))
 GOOD = (b"one", b"eins")
@@ -398,6 +399,49 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, vocabulary: Vocabulary,
     path.write_bytes(content)
     with raises(DataError, tmp_path / "out", "damaged", name):
         Corpus(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        ("null", ("corpus.json", "table", "None")),
+        ("{}", ("corpus.json", "dtype", "splits", "set")),
+        ('{"dtype": "uint16", "splits": {}}', ("corpus.json", "splits.train", "set")),
+        ('{"dtype": "object", "splits": {}}', ("corpus.json", "dtype", "'uint16'", "'object'")),
+        ('{"dtype": "uint16", "splits": {"test": []}}', ("corpus.json", "splits.test", "'train'")),
+        ('{"dtype": "uint16", "splits": {"train": [[]]}}', ("corpus.json", "splits.train.0")),
+        (None, ("vocabulary.model",)),
+    ],
+    ids=range(7),
+)
+def test_a_corpus_whose_description_is_wrong_is_told_why(
+    content: str | None, facts: tuple[object, ...], tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    out = tmp_path / "out"
+    prepare(out, [bitext(tmp_path, utf8(PAIRS[:9]))], vocab=vocabulary)
+    if content is None:
+        (out / "vocabulary.model").unlink()
+    else:
+        (out / "corpus.json").write_text(content)
+    (out / MANIFEST).unlink()
+    seal(out, KIND, VERSION)
+    with raises(DataError, out, *facts) as error:
+        Corpus(out)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_names_of_files_and_folders_need_not_be_utf8(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    folder = tmp_path / os.fsdecode(b"not-utf8-\xff")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"names must be UTF-8 here: {error}")
+    prepare(folder / "out", [bitext(folder, utf8(PAIRS[:9]))], vocab=vocabulary)
+    corpus = Corpus(folder / "out")
+    assert Path(corpus.train.parts[0].source).parent == folder
+    assert decoded(corpus) == PAIRS[:9]
 
 
 def test_a_folder_that_is_no_corpus_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from edgewise.errors import DataError
+from edgewise.storage import open_regular
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -66,6 +67,7 @@ def require_shapes(name: str, found: Shapes, expected: Shapes) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open a file; its tensors, unlike their names, are read when they are asked for."""
+    open_regular(path).close()  # its errors name the file
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -71,6 +72,15 @@ def set_up_output() -> None:
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     elif sys.stdout is None:
         sys.stdout = _ClosedOutput()
+
+
+def require_working_directory() -> None:
+    """OSError if the working directory was removed: libraries end the process without one."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        message = "the working directory does not exist any more: change to another"
+        raise OSError(error.errno, message) from None
 
 
 def require_streams(*names: str) -> None:

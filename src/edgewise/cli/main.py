@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from edgewise import __version__
 from edgewise.cli.average import average
-from edgewise.cli.console import say, set_up_output
+from edgewise.cli.console import require_working_directory, say, set_up_output
 from edgewise.cli.data import data
 from edgewise.cli.demo import demo
 from edgewise.cli.evaluate import evaluate
@@ -72,6 +72,7 @@ def run(arguments: list[str]) -> int:
     """Run a command; what it exits with."""
     try:
         set_up_output()
+        require_working_directory()
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()  # what cannot be written is told now, not when Python ends
     except (CycloptsError, ValidationError) as error:

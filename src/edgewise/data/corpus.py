@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, InstanceOf, ValidationError
 
 from edgewise.data.languages import language_of
 from edgewise.data.vocabulary import Vocabulary
 from edgewise.errors import DataError
+from edgewise.settings import describe_mistakes
 from edgewise.storage import open_sealed
 
 KIND, VERSION = "corpus", 1
-TOKEN_TYPES = ("uint16", "uint32")
 OFFSETS, TOKENS = "offsets.bin", "tokens.bin"
 
 
@@ -25,10 +26,17 @@ OFFSETS, TOKENS = "offsets.bin", "tokens.bin"
 class Part:
     """Pairs that came from one pair of files, and how often an epoch shows each of them."""
 
-    source: str
-    target: str
-    pairs: int
-    weight: float
+    source: InstanceOf[str]  # not `str`: names of files need not be UTF-8
+    target: InstanceOf[str]
+    pairs: Annotated[int, Field(ge=0)]
+    weight: Annotated[float, Field(gt=0, lt=1e6)]
+
+
+class _About(BaseModel):
+    """The content of corpus.json."""
+
+    dtype: Literal["uint16", "uint32"]
+    splits: dict[Literal["train", "valid"], list[Part]]
 
 
 class Split:
@@ -72,40 +80,25 @@ class Corpus:
         self.vocabulary = Vocabulary(
             self._sealed.read("vocabulary.model"), str(folder / "vocabulary.model")
         )
-        dtype, splits = self._splits()
-        self.train = self._split("train", dtype, splits["train"])
-        self.valid: Split | None = None
-        if "valid" in splits:
-            self.valid = self._split("valid", dtype, splits["valid"])
+        try:
+            about = _About.model_validate(self._sealed.json("corpus.json"))
+        except ValidationError as error:
+            raise DataError(f"{folder / 'corpus.json'}: {describe_mistakes(error)}") from None
+        if "train" not in about.splits:
+            raise DataError(f"{folder / 'corpus.json'}: splits.train must be set")
+        splits = {
+            name: self._split(name, about.dtype, about.splits[name])
+            for name in ("train", "valid")
+            if name in about.splits
+        }
+        self.train: Split = splits["train"]
+        self.valid: Split | None = splits.get("valid")
         self._sealed.require_unchanged()
 
     def _split(self, name: str, dtype: str, parts: Sequence[Part]) -> Split:
         for file in (OFFSETS, TOKENS):
             self._sealed.file(f"{name}/{file}")
         return Split(self.folder / name, dtype, parts)
-
-    def _splits(self) -> tuple[str, dict[str, list[Part]]]:
-        """Return the type of the tokens, and the parts of each split."""
-        about = self._sealed.json("corpus.json")
-        try:
-            dtype = str(about["dtype"])
-            splits = {
-                str(name): [
-                    Part(str(part["source"]), str(part["target"]), part["pairs"], part["weight"])
-                    for part in parts
-                ]
-                for name, parts in about["splits"].items()
-            }
-            numbers = [(p.pairs, p.weight) for parts in splits.values() for p in parts]
-            valid = all(pairs >= 0 and weight > 0 for pairs, weight in numbers)
-            if dtype not in TOKEN_TYPES or "train" not in splits or not valid:
-                raise ValueError
-        except (LookupError, TypeError, ValueError, AttributeError):
-            raise DataError(
-                f"{self.folder / 'corpus.json'} is damaged: it must have the type of tokens, and "
-                "the parts of the split 'train' with their pairs and weights"
-            ) from None
-        return dtype, splits
 
     @property
     def languages(self) -> tuple[str, str] | None:

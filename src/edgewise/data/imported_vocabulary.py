@@ -11,16 +11,37 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 
-import sentencepiece
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from edgewise.data.vocabulary import BEGIN, PAD, UNKNOWN
+from edgewise.data.vocabulary import BEGIN, PAD, UNKNOWN, load_processor
 from edgewise.errors import DataError
+from edgewise.settings import describe_mistakes, show
 from edgewise.storage import SealedFolder, write_json
 
 PIECES = "pieces.json"
 _SIDES = "source", "target"
 _CODE = re.compile(r">>[^<>]+<<")
 _SPACE = "\u2581"
+
+
+class _Pieces(BaseModel):
+    """The content of pieces.json; tokens are numbers of pieces."""
+
+    model_config = ConfigDict(strict=True)
+
+    pieces: list[str]
+    source_only: list[int]
+    target_only: list[int]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "_Pieces":
+        for name, tokens in (("source_only", self.source_only), ("target_only", self.target_only)):
+            if tokens and not 0 <= min(tokens) <= max(tokens) < len(self.pieces):
+                raise ValueError(
+                    f"{name} must have tokens from 0 to {len(self.pieces) - 1}, as there are "
+                    f"{len(self.pieces)} pieces; got {show(tokens)}"
+                )
+        return self
 
 
 class ImportedVocabulary:
@@ -42,11 +63,8 @@ class ImportedVocabulary:
         self.source_only, self.target_only = frozenset(source_only), frozenset(target_only)
         if len(self._pieces) <= UNKNOWN + 1 or len(set(self._pieces)) < len(self._pieces):
             raise DataError(f"{name} must have more than four pieces, no two of them alike")
-        try:
-            self._source = sentencepiece.SentencePieceProcessor(model_proto=source)
-            self._target = sentencepiece.SentencePieceProcessor(model_proto=target)
-        except (RuntimeError, OSError, ValueError):
-            raise DataError(f"{name} has no sentencepiece model, or a damaged one") from None
+        self._source = load_processor(source, f"source.model of {name}")
+        self._target = load_processor(target, f"target.model of {name}")
         numbers = {piece: i for i, piece in enumerate(self._pieces) if i > UNKNOWN}
         self._source_numbers, self._target_numbers = (
             {piece: i for piece, i in numbers.items() if i not in others}
@@ -58,18 +76,17 @@ class ImportedVocabulary:
     @classmethod
     def load(cls, folder: SealedFolder, inside: str) -> "ImportedVocabulary":
         """Read what `write` wrote to the folder `inside` of a sealed one."""
-        content = folder.json(f"{inside}/{PIECES}")
+        path = folder.path / inside
         try:
-            pieces = [str(piece) for piece in content["pieces"]]
-            sources, targets = (frozenset(map(int, content[f"{side}_only"])) for side in _SIDES)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DataError(f"{folder.path / inside / PIECES} cannot be read: {error}") from None
+            content = _Pieces.model_validate(folder.json(f"{inside}/{PIECES}"))
+        except ValidationError as error:
+            raise DataError(f"{path / PIECES}: {describe_mistakes(error)}") from None
         source, target = (folder.read(f"{inside}/{side}.model") for side in _SIDES)
         return cls(
-            *(source, target, pieces),
-            source_only=sources,
-            target_only=targets,
-            name=str(folder.path / inside),
+            *(source, target, content.pieces),
+            source_only=content.source_only,
+            target_only=content.target_only,
+            name=str(path),
         )
 
     def write(self, folder: Path) -> None:

@@ -89,8 +89,8 @@ class TextFile:
                 yield file.read(_BLOCK).removeprefix(BOM)
                 while block := file.read(_BLOCK):
                     yield block
-        except _DAMAGE as error:
-            raise DataError(f"{self.path} is damaged or cut off: {error}") from None
+        except _DAMAGE:
+            raise DataError(f"{self.path} is a gzip file that is damaged or cut off") from None
 
 
 def describe_foreign(start: bytes) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import sentencepiece
 
 from edgewise.errors import DataError, SettingError
+from edgewise.settings import one_line
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 # sentencepiece writes a space as U+2581, so that a real U+2581 would come back as a space. It
@@ -17,16 +18,23 @@ PAD, BEGIN, END, UNKNOWN = range(4)
 _SPACE, _ESCAPE = "\u2581", "\uf8fe"
 
 
+def load_processor(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
+    """Return the processor of a sentencepiece model; DataError if it is none, or damaged."""
+    try:
+        # Nothing would be taken for a model without pieces.
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model or b"none")
+        processor.id_to_piece(list(range(processor.vocab_size())))  # each must be UTF-8
+    except (RuntimeError, OSError, ValueError):
+        raise DataError(f"{name} is not a sentencepiece model, or damaged") from None
+    return processor
+
+
 class Vocabulary:
     """Text to token numbers and back, without loss: `decode(encode(text)) == text`."""
 
     def __init__(self, model: bytes, name: str = "the vocabulary") -> None:
         self.model = model
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except (RuntimeError, OSError, ValueError):
-            raise DataError(f"{name} is not a sentencepiece model, or damaged") from None
-        processor = self._processor
+        processor = self._processor = load_processor(model, name)
         special = [processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()]
         if special != [PAD, BEGIN, END, UNKNOWN] or processor.id_to_piece(4) != "<0x00>":
             raise DataError(
@@ -143,4 +151,5 @@ def _explained(message: str, size: int) -> Exception:
         )
     if "sentences_.empty()" in message:
         return DataError(f"no vocabulary of {size} pieces can be learnt: no line can be used")
-    return DataError(f"no vocabulary of {size} pieces can be learnt from this corpus: {message}")
+    reason = one_line(re.sub(r"^\w+: \S+\(\d+\) ", "", message))
+    return DataError(f"no vocabulary of {size} pieces can be learnt from this corpus: {reason}")

@@ -3,6 +3,7 @@
 from edgewise.storage.files import open_regular, read_json, read_regular, sha256
 from edgewise.storage.locks import locked
 from edgewise.storage.manifest import MANIFEST, SealedFolder, kind_of, open_sealed, seal
+from edgewise.storage.paths import utf8_path
 from edgewise.storage.replace import (
     new_folder,
     output_file,
@@ -36,6 +37,7 @@ __all__ = [
     "seal",
     "set_aside",
     "sha256",
+    "utf8_path",
     "write_json",
     "write_text",
 ]

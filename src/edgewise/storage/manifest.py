@@ -60,7 +60,7 @@ def open_sealed(folder: Path, kind: str, version: int) -> "SealedFolder":
     if not folder.is_dir():
         raise SettingError(f"there is no folder {folder}; expected an edgewise {kind}")
     manifest = folder / MANIFEST
-    if not os.path.lexists(manifest):
+    if not _exists(manifest):
         raise DataError(f"{folder} is not an edgewise {kind}: it has no {MANIFEST}")
     content = parse_json(read_regular(_inside(folder, MANIFEST), LARGEST_JSON), manifest)
     try:
@@ -157,9 +157,18 @@ class SealedFolder:
             )
 
     def _path(self, name: str) -> Path:
-        if not os.path.lexists(self.path / name):
+        if not _exists(self.path / name):
             raise DataError(f"{self.path} is damaged: {name} is missing")
         return _inside(self.path, name)
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is something; PermissionError if that cannot be known."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -4,12 +4,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from edgewise.storage import output_file
+from edgewise.storage import output_file, utf8_path
 
 
 class Metrics:
@@ -21,7 +21,11 @@ class Metrics:
             _cut_back(path, step)
             # A line reaches the file when it is written: a kill loses none.
             self._lines = path.open("a", encoding="utf-8", buffering=1)
-            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+            folder = run / "tensorboard"
+            folder.mkdir(exist_ok=True)
+            self._stack = ExitStack()
+            name = self._stack.enter_context(utf8_path(folder))
+            self._board = SummaryWriter(name, purge_step=step + 1)
         self._hook = threading.excepthook
         threading.excepthook = _excepthook
 
@@ -45,6 +49,7 @@ class Metrics:
                 self._lines.close()
             finally:
                 self._board.close()
+                self._stack.close()
                 threading.excepthook = self._hook
 
     @contextmanager
@@ -76,7 +81,7 @@ def _cut_back(path: Path, step: int) -> None:
         for line in old:
             try:
                 logged = int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 break
             if not line.endswith(b"\n") or logged > step:
                 break
