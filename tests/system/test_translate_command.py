@@ -822,6 +822,17 @@ def test_files_of_different_models_exit_with_65_even_if_sealed(
     assert str(folder) in result.said
 
 
+def test_a_folder_without_a_tokenizer_exits_with_65_even_if_sealed(
+    translate: Translate, model: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model, tmp_path / "m")
+    shutil.rmtree(folder / "tokenizer")
+    reseal(folder)
+    result = translate(models=(folder,))
+    assert (result.code, result.out) == (BAD_DATA, b"")
+    assert_mentions(result.said, folder, "tokenizer/vocabulary.model")
+
+
 def test_a_folder_of_another_version_exits_with_65(
     translate: Translate, model: Path, tmp_path: Path
 ) -> None:

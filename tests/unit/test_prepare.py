@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -442,6 +442,20 @@ def test_names_of_files_and_folders_need_not_be_utf8(
     corpus = Corpus(folder / "out")
     assert Path(corpus.train.parts[0].source).parent == folder
     assert decoded(corpus) == PAIRS[:9]
+
+
+def test_counting_ends_when_one_of_the_files_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blocks(file: TextFile) -> Iterator[bytes]:
+        if file.path.name == "a.en":
+            raise DataError("damaged")
+        while True:
+            yield b"line\n"
+
+    monkeypatch.setattr(TextFile, "_blocks", blocks)
+    with raises(DataError, "damaged"):
+        preparing.count_pairs([Bitext(TextFile(tmp_path / "a.en"), TextFile(tmp_path / "a.de"))])
 
 
 def test_a_folder_that_is_no_corpus_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,16 @@ def test_nothing_to_learn_from_is_said_in_our_words(lines: list[str]) -> None:
     with raises(DataError, "vocabulary", 300) as error:
         Vocabulary.train(lines, 300)
     assert "trainer_interface" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError, DataError])
+def test_an_error_of_the_lines_is_raised_as_it_is(kind: type[BaseException]) -> None:
+    def lines() -> Iterator[str]:
+        yield from LINES
+        raise kind("the disk is gone")
+
+    with pytest.raises(kind, match=r"^the disk is gone$"):
+        Vocabulary.train(lines(), 700)
 
 
 def test_a_file_that_is_no_sentencepiece_model_is_refused(

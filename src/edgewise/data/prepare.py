@@ -1,6 +1,7 @@
 """From text files to a prepared corpus: count, learn a vocabulary, encode, report."""
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -98,8 +99,13 @@ def prepare(
 def count_pairs(bitexts: Sequence[Bitext]) -> list[int]:
     """How many lines each pair of files has; DataError where its two counts differ."""
     files = [file for bitext in bitexts for file in (bitext.source, bitext.target)]
+    failed = threading.Event()
     with ThreadPoolExecutor() as pool:
-        lines = list(pool.map(TextFile.count, files))
+        try:
+            lines = list(pool.map(lambda file: file.count(failed.is_set), files))
+        except BaseException:  # an interruption, too: the pool waits for all files
+            failed.set()
+            raise
     for bitext, source, target in zip(bitexts, lines[0::2], lines[1::2], strict=True):
         if source != target:
             raise DataError(

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -62,9 +62,19 @@ class Vocabulary:
     def train(cls, lines: Iterable[str], size: int) -> "Vocabulary":
         """Learn `size` pieces by byte-pair merges; what is rare is spelled in bytes."""
         model = io.BytesIO()
+        failures: list[BaseException] = []  # of `lines`: sentencepiece makes them RuntimeErrors
+
+        def escaped() -> Iterator[str]:
+            try:
+                yield from map(_escape, lines)
+            except BaseException as error:
+                if not isinstance(error, GeneratorExit):
+                    failures.append(error)
+                raise
+
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(_escape(line) for line in lines),
+                sentence_iterator=escaped(),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=max(size, 260),  # which is too small as well, and told so
@@ -78,7 +88,7 @@ class Vocabulary:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise _explained(str(error), size) from None
+            raise failures[0] if failures else _explained(str(error), size) from None
         return cls(model.getvalue())
 
     def write(self, folder: Path) -> None:
