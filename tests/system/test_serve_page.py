@@ -926,8 +926,9 @@ def test_a_busy_server_is_asked_again_and_one_that_is_gone_is_told(
         visit = visiting(server)
         visit.allowed = "400|503"  # such long translations are not explained
         # Many: what is not computed when the stream is closed never is.
-        body = {"q": "\n".join(SOURCES * 9), "source": "en", "target": "de"}
-        with server.client.stream("POST", "/translate/stream", json=body):
+        body = {"q": "\n".join(SOURCES[:40]), "source": "en", "target": "de"}
+        with server.client.stream("POST", "/translate/stream", json=body) as stream:
+            assert stream.status_code == 200
             visit.find("#source").fill("the dog")
             expect(visit.find("#error")).to_contain_text("Trying again in")
             busy = r"requests are waiting already, 1 of at most 1: .* s\. Trying again in \d+ s\."
