@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from edgewise.errors import DataError
-from edgewise.storage import open_regular
+from edgewise.storage import open_regular, utf8_path
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -21,7 +21,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write the file; a full disk is an OSError, as elsewhere."""
     try:
-        save_file(dict(tensors), path)
+        with utf8_path(path.parent) as folder:
+            save_file(dict(tensors), Path(folder, path.name))
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))  # as Rust says it
         code = int(number[1]) if number else errno.EIO
@@ -69,7 +70,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """Open a file; its tensors, unlike their names, are read when they are asked for."""
     open_regular(path).close()  # its errors name the file
     try:
-        with safe_open(path, framework="pt") as file:
+        with utf8_path(path) as name, safe_open(name, framework="pt") as file:
             yield file
     except SafetensorError:
         raise DataError(f"{path} is not a safetensors file, or damaged") from None

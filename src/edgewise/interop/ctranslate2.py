@@ -26,7 +26,7 @@ from edgewise.interop.exported import Exported, write_exported
 from edgewise.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer, sinusoids
-from edgewise.storage import new_folder, read_json, require_free_folder, seal
+from edgewise.storage import new_folder, read_json, require_free_folder, seal, utf8_path
 
 KIND, VERSION = "CTranslate2 model", 2  # 2: config.json has what ours has
 VOCABULARY = "shared_vocabulary.json"
@@ -52,7 +52,8 @@ def export(
     spec = specification(model, vocabulary)
     spec.optimize(quantization=quantization)
     with new_folder(out) as new:
-        spec.save(str(new))
+        with utf8_path(new) as name:
+            spec.save(name)
         # Ours beside theirs, which is read by name.
         own = read_json(new / "config.json")
         write_exported(

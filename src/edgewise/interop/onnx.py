@@ -16,7 +16,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.interop.exported import write_exported
 from edgewise.interop.onnx_graph import DecoderGraph, EncoderGraph
 from edgewise.model.transformer import Transformer
-from edgewise.storage import new_folder, require_free_folder, seal
+from edgewise.storage import new_folder, require_free_folder, seal, utf8_path
 
 KIND, VERSION = "ONNX model", 1
 OPSET = 18
@@ -38,7 +38,8 @@ def export(folder: Path, out: Path, *, overwrite: bool = False) -> None:
             ("encoder", EncoderGraph(model), *_encoder_example(model)),
             ("decoder", DecoderGraph(model), *_decoder_example(model)),
         ):
-            _write(graph, arguments, shapes, outputs, new / f"{name}.onnx")
+            with utf8_path(new) as written:
+                _write(graph, arguments, shapes, outputs, Path(written, f"{name}.onnx"))
         write_exported(new, folder, model, vocabulary, engine="onnx", numbers="float32")
         seal(new, KIND, VERSION)
 
