@@ -1,6 +1,7 @@
 """Every command in folders whose names are not UTF-8."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,11 @@ def assert_runs(folder: Path, *arguments: str | Path) -> bytes:
 
 
 def test_models_are_made_and_used(folder: Path) -> None:
-    config = write_config(folder / "config.toml", make_corpus(folder / "corpus"))
-    assert_runs(folder, "train", config, "--out", folder / "run", "--training.steps", "2")
+    config = write_config(folder.with_name("config.toml"), make_corpus(folder.with_name("corpus")))
+    shutil.copytree(folder.with_name("corpus"), folder / "corpus")
+    paths = ("--corpus", folder / "corpus", "--out", folder / "run")
+    for steps in ("2", "3"):
+        assert_runs(folder, "train", config, *paths, "--training.steps", steps)
     assert_runs(folder, "average", folder / "run", "--last", "1", "--out", folder / "mean")
     translation = assert_runs(folder, "translate", "--model", folder / "mean")
     (folder / "source").write_text("A child .\n")
