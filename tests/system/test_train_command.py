@@ -645,6 +645,15 @@ def test_a_run_that_would_start_from_its_own_model_is_refused_and_left(
     assert after == before
 
 
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ("--model.d-model", "65536", "--model.d-ff", "1000000", "--model.encoder-layers", "99")
+    said = refused(capsys, USAGE, "train", config, "--out", tmp_path / "run", *sizes)
+    assert_mentions(said, "GiB", "memory", "model.d_model")
+    assert not (tmp_path / "run").exists()
+
+
 def test_overwriting_a_run_that_fails_to_begin_leaves_the_old_one(
     config: Path, copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,9 +15,11 @@ from edgewise.data.batches import Batches, Indices, Position, updates
 from edgewise.data.corpus import Corpus
 from edgewise.errors import DataError, EdgewiseError, SettingError
 from edgewise.model.initial import initialise
-from edgewise.model.transformer import Transformer
+from edgewise.model.settings import ModelSettings
+from edgewise.model.transformer import Transformer, parameter_shapes
 from edgewise.storage import resolved
 from edgewise.training.errors import InterruptedRunError, NotFiniteError
+from edgewise.training.memory import physical_memory
 from edgewise.training.metrics import Metrics
 from edgewise.training.ranks import Ranks
 from edgewise.training.reporter import Reporter
@@ -75,9 +77,10 @@ def train(
         with ranks.together():
             # What cannot be is refused before anything is written or, by overwrite, removed.
             corpus = Corpus(settings.corpus)
+            require_fit(settings, corpus, ranks)
+            require_memory(settings.model, corpus.vocabulary.size)
             batches = Batches(corpus.train, settings.training.batch_tokens, settings.training.seed)
             model = Transformer(settings.model, corpus.vocabulary.size)
-            require_fit(settings, corpus, ranks)
             is_new = ranks.is_first and (overwrite or not is_run(settings.out))
             if is_new:
                 require_outside_run(settings)
@@ -124,6 +127,20 @@ def require_fit(settings: RunSettings, corpus: Corpus, ranks: Ranks) -> None:
         raise SettingError(
             f"training.patience needs validation, and {corpus.folder} has no pairs for it "
             "(prepare it with --valid-source and --valid-target)"
+        )
+
+
+def require_memory(settings: ModelSettings, vocabulary: int) -> None:
+    """Raise SettingError for a model whose weights alone are larger than the memory of the machine.
+
+    Linux would grant the memory, and end the process when it is used.
+    """
+    size = 4 * sum(math.prod(shape) for shape in parameter_shapes(settings, vocabulary).values())
+    memory = physical_memory()
+    if memory is not None and size > memory:
+        raise SettingError(
+            f"the weights of the model take {size >> 30:,} GiB, and this machine has "
+            f"{memory >> 30:,} GiB of memory (lower model.d_model, model.d_ff or the layers)"
         )
 
 
