@@ -14,6 +14,7 @@ LARGEST_FILE = 1 << 16
 DEEPEST = 32
 _LARGEST_INTEGER = 1 << 4096  # Python prints no integer of more than 4,300 digits
 _LONGEST_MESSAGE = 500
+_MOST_MISTAKES = 10
 
 
 class Settings(BaseModel):
@@ -83,7 +84,10 @@ def describe_mistakes(error: ValidationError, *, flags: bool = False) -> str:
 
     flags: settings that are missing can be given on the command line.
     """
-    return "; ".join(_described(mistake, flags) for mistake in error.errors(include_url=False))
+    mistakes = error.errors(include_url=False)
+    described = [_described(mistake, flags) for mistake in mistakes[:_MOST_MISTAKES]]
+    more = len(mistakes) - len(described)
+    return "; ".join([*described, *([f"and {more:,} more mistakes"] if more else [])])
 
 
 def _described(mistake: Any, flags: bool) -> str:

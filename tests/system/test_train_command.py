@@ -654,6 +654,16 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(
     assert not (tmp_path / "run").exists()
 
 
+def test_checkpoints_without_their_settings_are_kept(
+    config: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copied / "config.toml").unlink()
+    before = everything(copied)
+    said = refused(capsys, BAD_DATA, "train", config, "--out", copied)
+    assert_mentions(said, copied, "config.toml", "--overwrite")
+    assert everything(copied) == before
+
+
 def test_overwriting_a_run_that_fails_to_begin_leaves_the_old_one(
     config: Path, copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,26 @@ def test_a_card_without_the_section_gets_one(folder: Path) -> None:
     assert "| 31.2 |" in card(folder)
 
 
+def test_a_table_of_the_user_stays(folder: Path) -> None:
+    path = folder / "README.md"
+    mine = "| model | BLEU |\n|---|---|\n| theirs | 1.0 |"
+    path.write_text(card(folder).replace("## Scores\n", f"## Scores\r\n\n{mine}\n"))
+    for bleu in (31.2, 40.0):
+        add_score(folder, replace(SCORE, bleu=bleu))
+    assert mine in card(folder)
+    assert card(folder).count("## Scores") == 1 and card(folder).count("| a.en, a.de |") == 1
+
+
+def test_a_card_outside_the_folder_is_not_written(folder: Path) -> None:
+    outside = folder.with_name("outside")
+    outside.write_text("mine")
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to(outside)
+    with raises(DataError, folder, "README.md", "outside"):
+        add_score(folder, SCORE)
+    assert outside.read_text() == "mine"
+
+
 def test_the_table_survives_a_bar_in_a_name(folder: Path) -> None:
     for bleu in (1.0, 2.0):
         add_score(folder, replace(SCORE, source="a|b\nc.en", bleu=bleu))
@@ -127,5 +147,5 @@ def test_a_card_that_is_no_text_is_left(folder: Path) -> None:
     assert (folder / "README.md").read_bytes() == b"\xff"
     (folder / "README.md").unlink()
     os.mkfifo(folder / "README.md")
-    with raises(DataError, folder / "README.md", "FIFO"):
+    with raises(DataError, folder / "README.md", "regular"):
         add_score(folder, SCORE)

@@ -28,6 +28,7 @@ from edgewise.checkpoint.model_folder import (
 )
 from edgewise.data.grammar import pairs
 from edgewise.data.vocabulary import Vocabulary
+from edgewise.decoding.translator import folder_settings
 from edgewise.errors import DataError, SettingError
 from edgewise.model import transformer
 from edgewise.model.initial import initialise
@@ -250,6 +251,19 @@ def test_a_number_with_too_many_digits_is_refused(folder: Path) -> None:
     with raises(DataError, path, "digits") as caught:
         load_model(folder)
     assert "sys." not in str(caught.value)
+
+
+def test_generation_settings_that_are_not_listed_are_not_read(folder: Path) -> None:
+    manifest = read_json(folder / MANIFEST)
+    del manifest["files"]["generation_config.json"]
+    write_json(folder / MANIFEST, manifest)
+    with raises(DataError, folder, MANIFEST, "generation_config.json"):
+        folder_settings(folder)
+
+
+def test_weights_can_be_read_by_whoever_can_read_the_folder(folder: Path) -> None:
+    modes = {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
+    assert modes == {folder.stat().st_mode & 0o666}
 
 
 def test_a_manifest_that_lists_no_files_does_not_load(folder: Path) -> None:

@@ -46,6 +46,15 @@ def test_a_compressed_archive_is_not_unpacked(saved: Path, monkeypatch: pytest.M
         read_saved(bomb)
 
 
+def test_an_archive_that_only_pytorch_can_read_is_refused(saved: Path) -> None:
+    content = bytearray(saved.read_bytes())
+    at = content.index(b"PK\x01\x02")  # the central directory; then the version that made it
+    content[at + 6] = 200  # the version that is needed to read it
+    saved.write_bytes(content)
+    with raises(DataError, saved, "damaged"):
+        read_saved(saved)
+
+
 def test_a_huge_tensor_that_repeats_a_small_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "huge.pt"
     torch.save({"a": torch.zeros(1).expand(10**6, 10**6)}, path)

@@ -211,6 +211,7 @@ def test_a_manifest_that_is_no_json_is_found(sealed: Path, content: bytes) -> No
         {"kind": "thing", "version": 3},
         {"kind": "thing", "version": 3, "files": ["a.bin"]},
         {"kind": "thing", "version": 3, "files": None},
+        {"kind": "thing", "version": 3, "files": [[1, {}]]},
     ],
 )
 def test_a_manifest_of_another_form_is_found(sealed: Path, content: Any) -> None:
@@ -229,6 +230,25 @@ def test_an_entry_of_another_form_is_found(sealed: Path, entry: Any) -> None:
     write_json(sealed / MANIFEST, manifest)
     with raises(DataError, sealed / MANIFEST, "damaged", "a.bin"):
         open_sealed(sealed, "thing", 3)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "n" * 5000, ""])
+def test_a_manifest_with_a_name_that_no_file_has_is_refused(sealed: Path, name: str) -> None:
+    manifest = read_json(sealed / MANIFEST)
+    manifest["files"][name] = manifest["files"]["a.bin"]
+    write_json(sealed / MANIFEST, manifest)
+    with raises(DataError, sealed / MANIFEST, "damaged") as caught:
+        open_sealed(sealed, "thing", 3)
+    assert len(str(caught.value)) < 1000
+
+
+def test_what_may_be_edited_has_no_hash(sealed: Path) -> None:
+    with raises(DataError, sealed / MANIFEST, "README.md"):
+        verified(sealed).digest("README.md")
+
+
+def test_a_folder_of_any_kind_can_be_opened(sealed: Path) -> None:
+    assert open_sealed(sealed).read("a.bin") == b"abc"
 
 
 @pytest.mark.parametrize("form", ["../{}", "inner/../../{}", "{parent}/{}", "./{}", "inner//b.bin"])

@@ -1,5 +1,7 @@
 """Files and folders appear complete or not at all, and a kill loses nothing."""
 
+import errno
+import itertools
 import json
 import os
 import signal
@@ -17,9 +19,11 @@ from edgewise.errors import DataError, SettingError
 from edgewise.storage import (
     new_folder,
     output_file,
+    output_files,
     read_json,
     recover,
     remove,
+    replace,
     set_aside,
     write_json,
     write_text,
@@ -372,3 +376,127 @@ def test_a_device_is_written_into_and_stays() -> None:
     write_text(Path(os.devnull), "text")
     after = os.stat(os.devnull)
     assert stat.S_ISCHR(after.st_mode) and after.st_ino == before.st_ino
+
+
+def test_a_pipe_behind_a_link_of_the_system_is_written_into() -> None:
+    reader, writer = os.pipe()
+    write_text(Path(f"/dev/fd/{writer}"), "text")
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        assert file.read() == "text"
+
+
+def test_several_files_are_replaced_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    for path in paths[:2]:
+        path.write_text("old")
+    before = everything(tmp_path)
+
+    def write() -> None:
+        with output_files(*paths) as files:
+            for file in files:
+                file.write(b"new")
+
+    flush = replace._flush
+
+    def full(path: Path) -> None:
+        # The second of the new files.
+        if path.is_file() and path.read_bytes() == b"new" and next(numbers) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(path)
+
+    numbers = itertools.count()
+    with monkeypatch.context() as patch:
+        patch.setattr(replace, "_flush", full)
+        with pytest.raises(OSError, match="No space"):
+            write()
+    assert everything(tmp_path) == before
+    write()
+    assert contents(tmp_path) == dict.fromkeys("abc", b"new")
+
+
+@pytest.mark.parametrize("how", ["replace", "set aside"])
+def test_an_interrupted_clean_up_is_finished_later(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").write_text("old")
+    (tmp_path / "b").write_text("old")
+    before = contents(tmp_path)
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    def write() -> None:
+        with new_folder(tmp_path / "out") as new:
+            (new / "a").write_text("new")
+
+    def fail() -> None:
+        with set_aside(tmp_path / "out", ["b"]):
+            (tmp_path / "b").write_text("new")
+            raise StopHereError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            replace.shutil if how == "replace" else replace,
+            {"replace": "rmtree", "set aside": "_delete"}[how],
+            interrupted,
+        )
+        with pytest.raises(KeyboardInterrupt):
+            write() if how == "replace" else fail()
+    assert len(names(tmp_path)) > 2
+    recover(tmp_path)
+    expected = before | {"out/a": b"new"} if how == "replace" else before
+    assert contents(tmp_path) == expected
+
+
+def test_what_appears_between_the_renames_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_text("old")
+    rename = Path.rename
+
+    def disturbed(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        if path == out:
+            out.mkdir()
+            (out / "a").write_text("theirs")
+        return renamed
+
+    def write() -> None:
+        with new_folder(out) as new:
+            (new / "a").write_text("new")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", disturbed)
+        with pytest.raises(OSError, match="not empty"):
+            write()
+    assert sorted(path.read_text() for path in tmp_path.rglob("a")) == ["new", "old", "theirs"]
+    with raises(SettingError, "journal", "move"):
+        write()
+
+
+def test_a_journal_is_shortened_when_it_is_written_again(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    killed("os.fsync = lambda n: None\nwith new_folder(Path('out')): die()", tmp_path)
+    removing = (
+        "import shutil; rmtree = shutil.rmtree\n"
+        "shutil.rmtree = lambda path, **o: die() if 'removed' in path.name else rmtree(path, **o)\n"
+        "remove(Path('out'))"
+    )
+    killed(removing, tmp_path)
+    recover(tmp_path)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("target", ["..", "a/b", "", "\0"])
+def test_a_journal_of_a_target_elsewhere_is_none(tmp_path: Path, target: str) -> None:
+    journal = tmp_path / f"{JOURNAL}{'0' * 16}"
+    content = {"target": target.encode().hex(), "names": [f".edgewise-new-{'0' * 16}"]}
+    journal.write_text(json.dumps(content))
+    recover(tmp_path)
+    assert journal.exists()

@@ -10,7 +10,7 @@ from edgewise.data.corpus import Corpus
 from edgewise.data.grammar import pairs
 from edgewise.errors import DataError, SettingError
 from edgewise.reproduction.corpora import bucket, texts_of
-from edgewise.reproduction.scales import Files, Scale, read_scale
+from edgewise.reproduction.scales import Files, Grammar, Scale, read_scale
 
 LINES = list(pairs(400, seed=1))
 
@@ -99,6 +99,7 @@ def test_a_corpus_that_has_changed_is_told_by_its_file(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_a_prepared_corpus_is_not_replaced(tmp_path: Path) -> None:
     scale = read_scale("demo")
+    scale = scale.model_copy(update={"grammar": Grammar(train=9, valid=3, test=3)})
     folder = tmp_path / "work" / "corpora" / "demo-en-de"
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")

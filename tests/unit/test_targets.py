@@ -62,7 +62,17 @@ def test_a_folder_with_a_manifest_of_something_else_is_not_replaced(
 def test_a_folder_with_a_file_of_the_user_is_not_replaced(sealed: Path, name: str) -> None:
     (sealed / name).parent.mkdir(exist_ok=True)
     (sealed / name).write_text("mine")
-    with raises(SettingError, sealed, name, "--overwrite"):
+    with raises(SettingError, sealed, name.removesuffix("/HEAD"), "--overwrite"):
+        require_free_folder(sealed, "thing", overwrite=True)
+
+
+def test_a_folder_with_an_empty_folder_or_a_link_of_the_user_is_not_replaced(sealed: Path) -> None:
+    (sealed / "empty").mkdir()
+    with raises(SettingError, sealed, "empty", "--overwrite"):
+        require_free_folder(sealed, "thing", overwrite=True)
+    (sealed / "empty").rmdir()
+    (sealed / "link").symlink_to("inner")
+    with raises(SettingError, sealed, "link", "--overwrite"):
         require_free_folder(sealed, "thing", overwrite=True)
 
 

@@ -3,6 +3,7 @@
 It is written with the folder; afterwards people may edit it, and scores are added to it.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.errors import DataError
-from edgewise.storage import read_regular, write_json, write_text
+from edgewise.storage import read_regular, regular_inside, write_json, write_text
 
 CARD, CONFIG = "README.md", "config.json"
 LARGEST_CARD = 16 << 20
@@ -120,9 +121,9 @@ def add_score(folder: Path, score: Scored) -> None:
     """
     path = folder / CARD
     text = ""
-    if path.exists():
+    if os.path.lexists(path):
         try:
-            text = read_regular(path, LARGEST_CARD).decode()
+            text = read_regular(regular_inside(folder, CARD), LARGEST_CARD).decode()
         except UnicodeDecodeError:
             raise DataError(f"{path} must be UTF-8 text") from None
     write_text(path, with_score(text, score))
@@ -133,23 +134,26 @@ def with_score(card: str, score: Scored) -> str:
 
     What else people have written into that section stays, after the table.
     """
-    begin = card.find(f"{SCORES}\n")
-    if begin < 0:
+    card = card.replace("\r\n", "\n")
+    heading = re.search(rf"^{SCORES}[ \t]*\n", card, re.MULTILINE)
+    if heading is None:
         card = f"{card.rstrip()}\n\n{SCORES}\n".lstrip()
-        begin = card.rfind(SCORES)
-    begin += len(SCORES) + 1
-    end = card.find("\n## ", begin)
+    begin = len(card) if heading is None else heading.end()
+    end = card.find("\n## ", begin - 1)
     section, rest = (card[begin:], "") if end < 0 else (card[begin:end], card[end:])
     rows, signatures, others = list[str](), list[str](), list[str]()
+    ours = False  # within our table; people may have put others there
     for line in section.splitlines():
-        if line.startswith("|"):
+        ours = line == HEADER[0] or (ours and line.startswith("|"))
+        if ours:
             rows.append(line)
         elif line.startswith(SIGNATURES):
             signatures = line.removeprefix(SIGNATURES).strip().rstrip(".").split(", ")
         elif line != NO_SCORES:
             others.append(line)
     new = _row(score)
-    rows = [row for row in rows[len(HEADER) :] if _cells(row)[:3] != _cells(new)[:3]]
+    known = [row for row in rows if row not in HEADER]
+    rows = [row for row in known if _cells(row)[:3] != _cells(new)[:3]]
     signatures += [f"`{score.bleu_signature}`", f"`{score.chrf_signature}`"]
     table = [*HEADER, *rows, new, "", f"{SIGNATURES} {', '.join(dict.fromkeys(signatures))}."]
     text = "\n".join(others).strip("\n")

@@ -182,5 +182,5 @@ class Checkpoints:
 
 def _link(link: Path, target: Path) -> None:
     """Point a link at a folder, by one rename; relative, so that a run can be moved."""
-    with replacing(link) as new:
+    with replacing(link) as (new,):
         new.symlink_to(target.relative_to(link.parent), target_is_directory=True)

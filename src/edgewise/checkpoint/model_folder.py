@@ -80,7 +80,7 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], ModelSettings, Tokenize
     vocabulary = load_tokenizer(sealed)
     if digest != vocabulary.digest:
         raise DataError(f"the vocabulary in {folder} is not the one the model was trained with")
-    require_parameters(folder / WEIGHTS, settings, vocabulary.size)
+    require_parameters(sealed.located(WEIGHTS), settings, vocabulary.size)
     tensors = load_tensors(sealed.file(WEIGHTS))
     sealed.require_unchanged()
     return tensors, settings, vocabulary

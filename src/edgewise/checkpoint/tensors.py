@@ -23,6 +23,8 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
         with utf8_path(path.parent) as folder:
             save_file(dict(tensors), Path(folder, path.name))
+        # It makes files that only their owner can read.
+        path.chmod(path.parent.stat().st_mode & 0o666)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))  # as Rust says it
         code = int(number[1]) if number else errno.EIO

@@ -13,7 +13,7 @@ from edgewise.data.catalogue import CORPORA, PARTS, PublicCorpus
 from edgewise.data.fetch import cache_folder, fetch, is_ready
 from edgewise.data.grammar import pairs
 from edgewise.errors import SettingError
-from edgewise.storage import output_file, require_free_files
+from edgewise.storage import output_files, require_free_files
 
 Folder = Annotated[Path | None, Parameter(name="--dir")]
 Part = Literal["train", "valid", "test"]
@@ -149,7 +149,7 @@ def write(count: int, out: Path, seed: int) -> tuple[Path, Path]:
     if count < 1:
         raise SettingError(f"--pairs must be 1 or more; got {count}")
     english_file, german_file = names(out)
-    with output_file(english_file) as en, output_file(german_file) as de:
+    with output_files(english_file, german_file) as (en, de):
         for english, german in pairs(count, seed):
             en.write(f"{english}\n".encode())
             de.write(f"{german}\n".encode())

@@ -113,9 +113,8 @@ def evaluate(
         for name, folders in models.items()
     }
     for translator in translators.values():
-        for number, text in enumerate(texts[source], start=1):
-            if refusal := translator.refusal(text):
-                raise DataError(f"line {number:,} of {source} {refusal}")
+        for number, refusal in translator.encode(texts[source]).refusals.items():
+            raise DataError(f"line {number + 1:,} of {source} {refusal}")
     for name, translator in translators.items():
         texts[name] = translated(translator, texts[source], name)
         if out is not None and name == system:

@@ -5,7 +5,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -72,8 +72,9 @@ def serve(
     port
         Port to listen at; 0 takes one that is free.
     allow_host
-        Name that clients may use for this server, such as translate.example.org; may be given
-        several times; * is any. Addresses, localhost, this machine's name and --host always may.
+        Host name that requests may use, such as translate.example.org; may be given several times;
+        * accepts any name. IP addresses, localhost, this machine's host name and the value of
+        --host are always accepted.
     """
     try:
         from edgewise.server.models import Models, Served, languages, named
@@ -128,7 +129,9 @@ def _leaving_at_once() -> Iterator[None]:
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        say(f"edgewise: {'interrupted' if number == signal.SIGINT else 'terminated'}")
+        ended = b"interrupted" if number == signal.SIGINT else b"terminated"
+        with suppress(OSError):
+            os.write(2, b"edgewise: " + ended + b"\n")  # `say` may be at work
         os._exit(128 + number)
 
     # Python allows signal handlers in the main thread only; what is ignored (nohup) stays so.

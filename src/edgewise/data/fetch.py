@@ -7,7 +7,6 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from io import BufferedIOBase
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -16,7 +15,7 @@ from urllib.parse import quote, urlsplit
 from edgewise.data.catalogue import PARTS, File, PublicBitext, PublicCorpus, Text
 from edgewise.data.download import PATIENT, MissingError, Patience, Progress, check, download
 from edgewise.errors import DataError, SettingError
-from edgewise.storage import locked, output_file, recover
+from edgewise.storage import locked, output_files, recover
 
 _BLOCK = 1 << 20
 _DAMAGE = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)
@@ -145,11 +144,8 @@ def _make(bitext: PublicBitext, out: Path, shelf: _Shelf) -> None:
                 "both can be fetched"
             )
     paths, way = _first_way(bitext, shelf)
-    with ExitStack() as stack:
-        new = {
-            language: stack.enter_context(output_file(out / name))
-            for language, name in bitext.files.items()
-        }
+    with output_files(*(out / name for name in bitext.files.values())) as files:
+        new = dict(zip(bitext.files, files, strict=True))
         lines: dict[str, int] = {}
         for file, path in paths.items():
             texts = {language: text for language, text in way.items() if text.file == file}

@@ -20,7 +20,7 @@ from edgewise.decoding.settings import (
 )
 from edgewise.errors import ArgumentError, DataError, SettingError
 from edgewise.settings import describe_mistakes
-from edgewise.storage import read_json
+from edgewise.storage import open_sealed
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Translator:
 def folder_settings(folder: Path) -> DecodingSettings:
     """Those that a model folder asks for."""
     try:
-        return DecodingSettings.model_validate(read_json(folder / "generation_config.json"))
+        return DecodingSettings.model_validate(open_sealed(folder).json("generation_config.json"))
     except ValidationError as error:
         raise DataError(
             f"{folder / 'generation_config.json'}: {describe_mistakes(error)}"

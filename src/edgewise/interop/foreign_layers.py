@@ -9,6 +9,7 @@ from edgewise.errors import DataError
 from edgewise.interop.foreign_weights import ForeignWeights
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import parameter_shapes
+from edgewise.settings import describe_mistakes
 
 
 def settings_of(weights: ForeignWeights, values: Mapping[str, object]) -> ModelSettings:
@@ -16,10 +17,7 @@ def settings_of(weights: ForeignWeights, values: Mapping[str, object]) -> ModelS
     try:
         return ModelSettings.model_validate(values)
     except ValidationError as error:
-        mistake = error.errors()[0]
-        where = ".".join(map(str, mistake["loc"]))
-        message = mistake["msg"].removeprefix("Value error, ")
-        raise DataError(f"{weights.file}: {where}{': ' if where else ''}{message}") from None
+        raise DataError(f"{weights.file}: {describe_mistakes(error)}") from None
 
 
 def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:

@@ -47,8 +47,8 @@ def _require_stored(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError):
-        return  # as damaged as PyTorch will find it
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, RuntimeError):
+        raise DataError(f"{path} was not written by torch.save, or is damaged") from None
     stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
     if not stored or sum(entry.file_size for entry in entries) > path.stat().st_size:
         raise DataError(f"{path} has compressed entries, which torch.save does not write")
@@ -73,8 +73,8 @@ class ForeignWeights:
         size = sum(each.numel() * each.element_size() for each in self._tensors.values())
         if size > MOST_SHARED * max(file.stat().st_size, 1 << 20):
             raise DataError(
-                f"{file} declares tensors of {size:,} bytes in all, {MOST_SHARED} times more than "
-                "it has"
+                f"{file} declares tensors of {size:,} bytes in all, more than {MOST_SHARED} times "
+                "the size of the file"
             )
 
     def __contains__(self, name: str) -> bool:

@@ -25,6 +25,7 @@ from edgewise.interop.foreign_weights import ForeignWeights, read_saved
 from edgewise.interop.sentencepieces import LARGEST, text_pieces
 from edgewise.model.settings import Activation, ModelSettings
 from edgewise.model.transformer import sinusoids
+from edgewise.settings import describe_mistakes
 from edgewise.storage import new_folder, read_json, read_regular, require_free_folder
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -221,10 +222,8 @@ def decoding(generation: Fields, unsaid: Collection[int]) -> dict[str, object]:
     try:
         DecodingSettings.model_validate(wanted)
     except ValidationError as error:
-        mistake = error.errors()[0]
         raise DataError(
-            f"{generation.file}: {mistake['loc'][0]}, which is {mistake['input']} in our terms, "
-            f"cannot be used: {mistake['msg']} (change it there)"
+            f"{generation.file}: in our terms, {describe_mistakes(error)} (change it there)"
         ) from None
     return wanted
 

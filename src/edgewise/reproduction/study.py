@@ -147,7 +147,7 @@ def require_own_report(path: Path) -> None:
 def write_picture(draw: Callable[[Path], None], path: Path) -> Path | None:
     """What is drawn, whole or not at all; None where matplotlib is not installed."""
     try:
-        with replacing(path) as new:
+        with replacing(path) as (new,):
             draw(new)
     except ModuleNotFoundError:  # the plots extra
         return None

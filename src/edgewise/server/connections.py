@@ -57,7 +57,7 @@ def log_once() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         nonlocal last
         error = context.get("exception")
-        if not is_shortage(error):
+        if not is_shortage(error) or "accept" not in str(context.get("message")):
             loop.default_exception_handler(context)
         elif loop.time() - last > 60:
             last = loop.time()

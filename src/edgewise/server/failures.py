@@ -54,8 +54,12 @@ def told(error: Exception) -> tuple[int, str, int | None]:
         return 503, str(error), 1
     logger.error("a request failed: %s", (str(error) or type(error).__name__).splitlines()[0])
     if is_shortage(error):
-        return 503, "there is not enough memory for this now: send less text, or later", 1
-    return 500, "the server has failed; its log says how", None
+        return (
+            503,
+            "the server lacks memory or file descriptors: try again later, or send less text",
+            1,
+        )
+    return 500, "internal server error: see the server's log", None
 
 
 def add_failures(app: FastAPI) -> None:
@@ -82,7 +86,7 @@ def add_failures(app: FastAPI) -> None:
         return JSONResponse({"error": message}, error.status_code, error.headers)
 
     async def unexpected(request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": "the server has failed; its log says how"}, 500)
+        return JSONResponse({"error": "internal server error: see the server's log"}, 500)
 
     for kind in (EdgewiseError, OSError, MemoryError, RuntimeError):
         app.add_exception_handler(kind, failed)

@@ -2,11 +2,19 @@
 
 from edgewise.storage.files import open_regular, read_json, read_regular, sha256
 from edgewise.storage.locks import locked
-from edgewise.storage.manifest import MANIFEST, SealedFolder, kind_of, open_sealed, seal
+from edgewise.storage.manifest import (
+    MANIFEST,
+    SealedFolder,
+    kind_of,
+    open_sealed,
+    regular_inside,
+    seal,
+)
 from edgewise.storage.paths import utf8_path
 from edgewise.storage.replace import (
     new_folder,
     output_file,
+    output_files,
     recover,
     remove,
     replacing,
@@ -26,9 +34,11 @@ __all__ = [
     "open_regular",
     "open_sealed",
     "output_file",
+    "output_files",
     "read_json",
     "read_regular",
     "recover",
+    "regular_inside",
     "remove",
     "replacing",
     "require_free_files",

@@ -30,6 +30,9 @@ def try_lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        message = f"the file system has no file locks ({error.strerror})"
+        raise OSError(error.errno, message) from None
     return True
 
 
@@ -38,12 +41,17 @@ def open_locked(path: Path) -> BinaryIO | None:
 
     A link is not followed, and nothing is emptied: the file may be somebody's.
     """
+    require_locks()
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
-    file = os.fdopen(os.open(path, flags, 0o666), "r+b")
-    if not try_lock(file.fileno()):
-        file.close()
-        return None
-    return file
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        if try_lock(descriptor):
+            return os.fdopen(descriptor, "r+b")
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    os.close(descriptor)
+    return None
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from edgewise.storage.replace import write_json
 
 MANIFEST = "manifest.json"
 EDITABLE = frozenset(("README.md", "generation_config.json"))
+LONGEST_NAME = 1000  # bytes
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 Entry = tuple[int, str] | None  # bytes and sha256; None: to be edited
 
@@ -35,10 +36,8 @@ def seal(folder: Path, kind: str, version: int) -> None:
     """Write the manifest of a folder that is complete."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     listed = {
-        path.relative_to(folder).as_posix(): {}
-        if path.relative_to(folder).as_posix() in EDITABLE
-        else {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in files
+        name: {} if name in EDITABLE else {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for name, path in ((path.relative_to(folder).as_posix(), path) for path in files)
     }
     write_json(folder / MANIFEST, {"kind": kind, "version": version, "files": listed})
 
@@ -52,24 +51,28 @@ def kind_of(folder: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def open_sealed(folder: Path, kind: str, version: int) -> "SealedFolder":
-    """Open a folder of this kind; DataError unless all files are there with their sizes.
+def open_sealed(
+    folder: Path, kind: str | None = None, version: int | None = None
+) -> "SealedFolder":
+    """Open a folder of this kind, or of any; DataError unless all files are there with their sizes.
 
     The content of a file is verified when it is read, by the methods of what is returned.
     """
     if not folder.is_dir():
-        raise SettingError(f"there is no folder {folder}; expected an edgewise {kind}")
+        raise SettingError(f"there is no folder {folder}; expected an edgewise {kind or 'folder'}")
     manifest = folder / MANIFEST
     if not _exists(manifest):
-        raise DataError(f"{folder} is not an edgewise {kind}: it has no {MANIFEST}")
-    content = parse_json(read_regular(_inside(folder, MANIFEST), LARGEST_JSON), manifest)
+        raise DataError(f"{folder} is not an edgewise {kind or 'folder'}: it has no {MANIFEST}")
+    content = parse_json(read_regular(regular_inside(folder, MANIFEST), LARGEST_JSON), manifest)
     try:
-        found, of_version, files = content["kind"], content["version"], dict(content["files"])
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{manifest} is damaged: it names no kind, version or files") from None
-    if found != kind:
+        found, of_version, files = content["kind"], content["version"], content["files"]
+    except (KeyError, TypeError):
+        files = None
+    if not isinstance(files, dict):
+        raise DataError(f"{manifest} is damaged: it names no kind, version or files")
+    if kind is not None and found != kind:
         raise DataError(f"{folder} must be an edgewise {kind}; it is an edgewise {found!s:.80}")
-    if of_version != version:
+    if version is not None and of_version != version:
         raise DataError(
             f"{folder} has version {of_version!s:.80} of the format '{kind}'; this edgewise reads "
             f"version {version}"
@@ -100,7 +103,8 @@ class SealedFolder:
     def digest(self, name: str) -> str:
         """Return the sha256 that the manifest lists."""
         entry = self._entries[name]
-        assert entry is not None
+        if entry is None:
+            raise DataError(f"{self.path / MANIFEST} is damaged: it has no sha256 for {name}")
         return entry[1]
 
     def read(self, name: str, limit: int = LARGEST_JSON) -> bytes:
@@ -126,6 +130,11 @@ class SealedFolder:
                 self._verify(name, hashlib.file_digest(file, "sha256").hexdigest())
                 self._read[path] = version
         return path
+
+    def located(self, name: str) -> Path:
+        """Return the path of a listed file whose content is not verified."""
+        self._open(name).close()
+        return self.path / name
 
     def verify(self) -> None:
         """Verify the content of every file."""
@@ -159,7 +168,7 @@ class SealedFolder:
     def _path(self, name: str) -> Path:
         if not _exists(self.path / name):
             raise DataError(f"{self.path} is damaged: {name} is missing")
-        return _inside(self.path, name)
+        return regular_inside(self.path, name)
 
 
 def _exists(path: Path) -> bool:
@@ -171,7 +180,7 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _inside(folder: Path, name: str) -> Path:
+def regular_inside(folder: Path, name: str) -> Path:
     """Return the path of a regular file; DataError if it is none, or a link that leads outside."""
     path, real = folder / name, Path(os.path.realpath(folder / name))
     if not real.is_relative_to(os.path.realpath(folder)):
@@ -184,7 +193,12 @@ def _inside(folder: Path, name: str) -> Path:
 def _entry(manifest: Path, name: str, entry: object) -> Entry:
     """Check an entry of a manifest."""
     parts = PurePosixPath(name).parts
-    if not parts or ".." in parts or name.startswith("/") or "/".join(parts) != name:
+    plain = parts and ".." not in parts and "/".join(parts) == name and "\0" not in name
+    try:
+        plain = plain and len(os.fsencode(name)) <= LONGEST_NAME
+    except UnicodeEncodeError:
+        plain = False
+    if not plain or name.startswith("/"):
         raise DataError(
             f"{manifest} is damaged: it names a file outside of its folder, {name!r:.200}"
         )

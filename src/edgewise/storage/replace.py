@@ -3,7 +3,8 @@
 A writer fills a new file or folder beside its target, then renames it. Until then the target is
 unchanged. The names of what it makes are random and stand in a journal beside the target, which is
 locked while the writer lives. What a killed writer left behind is found by its journal, by the next
-writer of the same target or by `recover`; nothing else is ever removed.
+writer of the same target or by `recover`; nothing else is ever removed. A journal stays as long as
+something that it lists does.
 """
 
 import errno
@@ -15,7 +16,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,21 +36,26 @@ def resolved(path: Path) -> Path:
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """Yield a path beside `target` to make a file, folder or link at; in the end it is `target`.
+def replacing(*targets: Path) -> Iterator[list[Path]]:
+    """Yield a path beside each target to make a file, folder or link at; in the end it is the
+    target.
 
-    A folder that is there is moved away just before that and removed after it. After a kill between
-    the two, the next writer or `recover` puts it back. If something else appears at `target` in the
-    meantime, it stays, and SettingError is raised.
+    All are flushed to the disk before the first is renamed. A folder that is there is moved away
+    just before and removed after it. After a kill between the two, the next writer or `recover`
+    puts it back. If something else appears at a target in the meantime, it stays, and SettingError
+    is raised.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _journal(target):
-        names = _record(target, _NEW, _OLD)
-        new, old = map(target.with_name, names)
-        before = _identity(target)
-        try:
-            yield new
+    with ExitStack() as stack:
+        made = []
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_journal(target))
+            new, old = map(target.with_name, _record(target, _NEW, _OLD))
+            made.append((target, new, old, _identity(target)))
+        yield [new for _, new, _, _ in made]
+        for _, new, _, _ in made:
             _flush_tree(new)
+        for target, new, old, before in made:
             if _identity(target) != before:
                 raise SettingError(
                     f"{target} was changed by somebody else while it was being written: it is left "
@@ -58,47 +64,65 @@ def replacing(target: Path) -> Iterator[Path]:
             if _is_folder(new) and before is not None:
                 target.rename(old)
             new.replace(target)
-            _flush(target.parent)
-        finally:
-            _clean_up(target, names)
+        for parent in {target.parent for target in targets}:
+            _flush(parent)
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder to fill, which becomes `path` in the end; see `replacing`."""
-    with replacing(resolved(path)) as new:
+    with replacing(resolved(path)) as (new,):
         new.mkdir()
         yield new
 
 
 @contextmanager
-def output_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write, which is replaced in the end; links are followed, modes are kept.
+def output_files(*paths: Path) -> Iterator[list[BinaryIO]]:
+    """Open files to write, which are replaced together in the end.
 
-    What is there and not a regular file, such as a device or a FIFO, is written into.
+    Links are followed, modes are kept. What is there and not a regular file, such as a device or a
+    FIFO, is written into.
     """
-    path = resolved(path)
-    mode = path.stat().st_mode if path.exists() else None
-    if mode is not None and not stat.S_ISREG(mode):
-        file = path.open("wb")
-        try:
-            yield file
-        finally:
-            with _reported(path):
-                file.close()
-        return
-    with replacing(path) as new, new.open("xb") as file:
-        if mode is not None:
-            os.fchmod(file.fileno(), stat.S_IMODE(mode))
+    modes = [path.stat().st_mode if path.exists() else None for path in paths]
+    regular = [mode is None or stat.S_ISREG(mode) for mode in modes]
+    with ExitStack() as stack:
+        replaced = [resolved(path) for path, is_file in zip(paths, regular, strict=True) if is_file]
+        new = iter(stack.enter_context(replacing(*replaced)))
+        with ExitStack() as opened:  # closed before they are renamed
+            files: list[BinaryIO] = []
+            for path, mode, is_file in zip(paths, modes, regular, strict=True):
+                # Not resolved if it is a pipe: /dev/stdout leads to nothing that can be opened.
+                file = next(new).open("xb") if is_file else path.open("wb")
+                opened.callback(_close, file, path)
+                files.append(file)
+                if is_file and mode is not None:
+                    os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            yield files
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write, which is replaced in the end; see `output_files`."""
+    with output_files(path) as (file,):
         yield file
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file at once; see `output_file`."""
+    """Write a text file at once; see `output_files`."""
     with output_file(path) as file, _reported(path):
         # surrogatepass: names of files need not be UTF-8.
         file.write(text.encode("utf-8", "surrogatepass"))
         file.flush()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file at once; see `output_files`."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def _close(file: BinaryIO, path: Path) -> None:
+    with _reported(path):
+        file.close()
 
 
 @contextmanager
@@ -113,11 +137,6 @@ def _reported(path: Path) -> Iterator[None]:
         raise OSError(errno.EIO, "nobody reads it any more", str(path)) from None
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write a JSON file at once; see `output_file`."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
 @contextmanager
 def set_aside(target: Path, others: Sequence[str]) -> Iterator[None]:
     """Move a folder and others beside it away while new ones are made; in the end remove them.
@@ -126,24 +145,19 @@ def set_aside(target: Path, others: Sequence[str]) -> Iterator[None]:
     error or a kill, the old ones are put back.
     """
     with _journal(target):
-        names = _record(target, _ASIDE)
-        aside = target.with_name(names[0])
+        (aside,) = map(target.with_name, _record(target, _ASIDE))
         aside.mkdir()
-        try:
-            for path in (target, *map(target.with_name, others)):
-                if os.path.lexists(path):
-                    path.rename(aside / path.name)
-            yield
-        finally:
-            _clean_up(target, names)
+        for path in (target, *map(target.with_name, others)):
+            if os.path.lexists(path):
+                path.rename(aside / path.name)
+        yield
 
 
 def remove(path: Path) -> None:
     """Remove a folder so that after a kill it is complete or gone."""
     with _journal(path):
-        names = _record(path, _REMOVED)
-        path.rename(path.with_name(names[0]))
-        _clean_up(path, names)
+        (removed,) = map(path.with_name, _record(path, _REMOVED))
+        path.rename(removed)
 
 
 def recover(folder: Path) -> None:
@@ -165,7 +179,7 @@ def recover(folder: Path) -> None:
 
 @contextmanager
 def _journal(target: Path) -> Iterator[None]:
-    """Lock the journal of a target, after cleaning up what an earlier one lists."""
+    """Lock the journal of a target; clean up what it lists, before the block and after it."""
     require_locks()  # before a journal is made
     path = _journal_path(target)
     while True:
@@ -177,14 +191,23 @@ def _journal(target: Path) -> Iterator[None]:
             # A writer that has ended meanwhile removed the file that was opened here.
             if _identity(path) != _identity_of(found):
                 continue
-            if found.st_size:
-                name, names = _recorded(path)
-                _clean_up(target.with_name(name), names)
+            if found.st_size and not _clean_up(target, _recorded(path)[1]):
+                raise SettingError(
+                    f"{path} lists files that an interrupted command has left and that cannot be "
+                    "removed: look at them, and move them and it away"
+                )
             try:
                 yield
             finally:
-                path.unlink(missing_ok=True)
+                # Else the next writer goes on where this one was interrupted.
+                if not path.exists() or not path.stat().st_size or _clean_up(*_listed(path)):
+                    path.unlink(missing_ok=True)
             return
+
+
+def _listed(journal: Path) -> tuple[Path, list[str]]:
+    name, names = _recorded(journal)
+    return journal.with_name(name), names
 
 
 def _remove_empty(journal: Path) -> None:
@@ -208,6 +231,7 @@ def _record(target: Path, *kinds: str) -> list[str]:
     with _journal_path(target).open("r+b") as file:
         content = {"target": os.fsencode(target.name).hex(), "names": names}
         file.write(json.dumps(content).encode())
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
     return names
@@ -215,33 +239,35 @@ def _record(target: Path, *kinds: str) -> list[str]:
 
 def _recorded(journal: Path) -> tuple[str, list[str]]:
     """Return the name of the target and what was made for it; DataError if it is no journal."""
-    content = read_json(journal)
     try:
+        content = read_json(journal)
         target = os.fsdecode(bytes.fromhex(content["target"]))
         names = [name for name in content["names"] if _NAME.fullmatch(name)]
-    except (KeyError, TypeError, ValueError):
-        target, names = "", []
-    if not names or _journal_path(journal.with_name(target or "-")) != journal:
-        raise DataError(f"{journal} is not a journal of edgewise: move it away")
-    return target, names
+        if names and _journal_path(journal.with_name(target)) == journal:
+            return target, names
+    except (DataError, KeyError, TypeError, ValueError):
+        pass
+    raise DataError(f"{journal} is not a journal of edgewise: move it away")
 
 
-def _clean_up(target: Path, names: list[str]) -> None:
-    """Put what was there back if there is no target, and remove the rest."""
-    for path in map(target.with_name, names):
-        if path.name.startswith(_OLD) and path.exists() and not target.exists():
-            path.rename(target)
-            continue
-        if path.name.startswith(_ASIDE) and path.exists() and not target.exists():
-            _put_back(path, target)
+def _clean_up(target: Path, names: list[str]) -> bool:
+    """Put what was there back if there is no target, and remove the rest.
+
+    Return whether nothing that is listed is left.
+    """
+    paths = list(map(target.with_name, names))
+    kinds = {path.name.rpartition("-")[0] + "-": path for path in paths}
+    new, old, aside = (kinds.get(kind) for kind in (_NEW, _OLD, _ASIDE))
+    if not os.path.lexists(target):
+        if old is not None and old.exists():
+            old.rename(target)
+        if aside is not None and aside.exists():
+            _put_back(aside, target)
+    elif old is not None and new is not None and old.exists() and os.path.lexists(new):
+        return False  # somebody else has put something there: neither is ours to remove
+    for path in paths:
         _delete(path)
-
-
-def _delete(path: Path) -> None:
-    if _is_folder(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    return not any(map(os.path.lexists, paths))
 
 
 def _put_back(aside: Path, target: Path) -> None:
@@ -249,6 +275,13 @@ def _put_back(aside: Path, target: Path) -> None:
     for path in sorted(aside.iterdir(), key=lambda path: path.name == target.name):
         _delete(target.with_name(path.name))
         path.rename(target.with_name(path.name))
+
+
+def _delete(path: Path) -> None:
+    if _is_folder(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -8,12 +8,12 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from edgewise.errors import DataError, SettingError
 from edgewise.storage.files import kind_of_file, read_json
 from edgewise.storage.manifest import MANIFEST
-from edgewise.storage.replace import resolved
+from edgewise.storage.replace import recover, resolved
 
 EXISTS = "{} exists already (--overwrite replaces it)"
 
@@ -32,12 +32,15 @@ def require_free_folder(path: Path, kind: str, *, overwrite: bool) -> None:
         )
     if not overwrite:
         raise SettingError(EXISTS.format(path))
-    for folder, _, names in os.walk(path):
-        for name in names:
+    recover(path)
+    folders = {parent.as_posix() for name in listed for parent in PurePosixPath(name).parents}
+    for folder, inner_folders, files in os.walk(path):
+        for name in (*inner_folders, *files):
             inner = Path(folder, name).relative_to(path)
-            if inner.as_posix() not in listed:
+            is_folder = name in inner_folders and not Path(folder, name).is_symlink()
+            if inner.as_posix() not in (folders if is_folder else listed):
                 raise SettingError(
-                    f"{path} has a file that edgewise did not write, {inner}, which --overwrite "
+                    f"{path} has something that edgewise did not write, {inner}, which --overwrite "
                     "would remove: move it away, or choose another --out"
                 )
 
@@ -79,7 +82,7 @@ def _listed(path: Path, kind: str) -> set[str] | None:
     """Return the files that the manifest of a folder of this kind lists; None if it has none."""
     try:
         content = read_json(path / MANIFEST)
-        return {MANIFEST, *content["files"]} if content["kind"] == kind else None
+        return {MANIFEST, *map(str, content["files"])} if content["kind"] == kind else None
     except (OSError, DataError, LookupError, TypeError):
         return None
 

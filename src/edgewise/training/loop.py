@@ -78,7 +78,7 @@ def train(
             # What cannot be is refused before anything is written or, by overwrite, removed.
             corpus = Corpus(settings.corpus)
             require_fit(settings, corpus, ranks)
-            require_memory(settings.model, corpus.vocabulary.size)
+            require_room_for(settings.model, corpus.vocabulary.size)
             batches = Batches(corpus.train, settings.training.batch_tokens, settings.training.seed)
             model = Transformer(settings.model, corpus.vocabulary.size)
             is_new = ranks.is_first and (overwrite or not is_run(settings.out))
@@ -130,7 +130,7 @@ def require_fit(settings: RunSettings, corpus: Corpus, ranks: Ranks) -> None:
         )
 
 
-def require_memory(settings: ModelSettings, vocabulary: int) -> None:
+def require_room_for(settings: ModelSettings, vocabulary: int) -> None:
     """Raise SettingError for a model whose weights alone are larger than the memory of the machine.
 
     Linux would grant the memory, and end the process when it is used.

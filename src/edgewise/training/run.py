@@ -42,15 +42,21 @@ def run_folder(settings: RunSettings, corpus: Corpus, *, overwrite: bool) -> Ite
     resolved(folder).mkdir(parents=True, exist_ok=True)
     with _lock(folder):
         recover(folder)
+        checkpoints = folder / CHECKPOINTS
+        if not overwrite and not is_run(folder) and any(checkpoints.glob("*")):
+            raise DataError(
+                f"{folder} has checkpoints and no config.toml: restore that file, or start afresh "
+                "with --overwrite"
+            )
         if is_run(folder) and not overwrite:
             _same_run(folder, settings, corpus)
             write_text(folder / "config.toml", settings.toml())
         else:
-            with set_aside(folder / CHECKPOINTS, OTHERS):
+            with set_aside(checkpoints, OTHERS):
                 identity = {"corpus": corpus.digest, "vocabulary": corpus.vocabulary.digest}
                 write_json(folder / "run.json", identity | {"starts": []})
                 write_text(folder / "config.toml", settings.toml())
-                (folder / CHECKPOINTS).mkdir()
+                checkpoints.mkdir()
         yield folder
 
 
@@ -93,7 +99,7 @@ def _same_run(folder: Path, settings: RunSettings, corpus: Corpus) -> None:
     try:
         before = RunSettings.read(folder / "config.toml").flat()
     except ValueError as error:
-        raise DataError(f"{folder / 'config.toml'} is damaged: {error}") from None
+        raise DataError(f"the settings of the run are damaged: {error}") from None
     now = settings.flat()
     changed = [
         f"{name} was {_shown(before[name])}, is {_shown(now[name])}"
