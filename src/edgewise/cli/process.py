@@ -119,10 +119,11 @@ def execute(work: Callable[[], int]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit; a rank at once.
+    """Exit; a rank, and what was interrupted, at once.
 
     When Python ends in its own time, threads of PyTorch's that still hold on to other ranks may
-    wait for these (nccl), or abort the process though all went well (gloo, now and then).
+    wait for these (nccl), or abort the process though all went well (gloo, now and then). Once
+    KeyboardInterrupt has left an exec(), as of dataclasses, Python kills itself by SIGINT.
     """
     # torchrun sends SIGTERM to all ranks when one has ended: it changes nothing now.
     for name in ("SIGINT", "SIGTERM", "SIGALRM"):
@@ -135,8 +136,7 @@ def leave(code: int) -> NoReturn:
         except (OSError, ValueError):  # Python would try once more, and change the exit code
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    # Python would kill itself with SIGINT if KeyboardInterrupt had left an import of dataclasses.
-    if "RANK" in os.environ or _signals.raised:
+    if "RANK" in os.environ or code == INTERRUPTED:
         os._exit(code)
     sys.exit(code)
 
