@@ -3,6 +3,7 @@
 It imports little, so that it can be used before the libraries that a command needs are loaded.
 """
 
+import atexit
 import mmap
 import os
 import signal
@@ -136,6 +137,8 @@ def leave(code: int) -> NoReturn:
         except (OSError, ValueError):  # Python would try once more, and change the exit code
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if code == INTERRUPTED:
+        atexit._run_exitfuncs()
     if "RANK" in os.environ or code == INTERRUPTED:
         os._exit(code)
     sys.exit(code)
