@@ -153,25 +153,34 @@ def test_an_interruption_of_exec_ends_with_130_too() -> None:
     assert_ended_by("SIGINT", run("def work():\n    exec('kill()\\nwait()')"))
 
 
-@pytest.mark.parametrize("name", ENDS)
-def test_a_signal_while_libraries_are_imported_ends_the_command_with_one_line(name: str) -> None:
-    # numpy is imported by every command.
+def interrupted_at_import(module: str, name: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command that gets a signal when it imports a module."""
     program = (
         "import os, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Finder:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'numpy':\n"
+        f"        if name == '{module}':\n"
         f"            os.kill(os.getpid(), signal.{name})\n"
         "sys.meta_path.insert(0, Finder())\n"
         "sys.argv = ['edgewise', 'data', 'list']\n"
         "from edgewise.cli import main\n"
         "main()\n"
     )
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == ENDS[name]
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_signal_while_libraries_are_imported_ends_the_command_with_one_line(name: str) -> None:
+    assert_ended_by(name, interrupted_at_import("numpy", name))  # which every command imports
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_signal_before_it_can_be_handled_ends_the_process_in_silence(name: str) -> None:
+    done = interrupted_at_import("edgewise.cli.process", name)
+    assert (done.returncode, done.stderr) == (-signal.Signals[name], "")
 
 
 def test_the_pool_of_workers_ends_in_silence_when_the_terminal_interrupts_all(
