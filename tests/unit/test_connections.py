@@ -30,9 +30,11 @@ def test_lack_of_descriptors_is_logged_once_and_other_failures_as_ever(
     loop, handle = asyncio.new_event_loop(), log_once()
     with caplog.at_level(logging.ERROR):
         for _ in range(1000):
-            handle(loop, {"message": "x", "exception": OSError(errno.EMFILE, "Too many")})
+            error = OSError(errno.EMFILE, "Too many")
+            handle(loop, {"message": "socket.accept() out of system resource", "exception": error})
         assert [record.exc_info for record in caplog.records] == [None]
         assert "Too many" in caplog.text and "ulimit -n" in caplog.text
         handle(loop, {"message": "another", "exception": ValueError("bad")})
-        assert "another" in caplog.text
+        handle(loop, {"message": "elsewhere", "exception": MemoryError()})
+        assert "another" in caplog.text and "elsewhere" in caplog.text
     loop.close()
