@@ -17,6 +17,7 @@ from edgewise.errors import ArgumentError, DataError, EdgewiseError, SettingErro
 from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
+from edgewise.storage import seal
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -329,5 +330,6 @@ def test_damaged_generation_settings_are_named(tmp_path):
     from edgewise.decoding.translator import folder_settings
 
     (tmp_path / "generation_config.json").write_text('{"beam": "wide"}')
+    seal(tmp_path, "model", 1)
     with raises(DataError, tmp_path / "generation_config.json", "beam"):
         folder_settings(tmp_path)
