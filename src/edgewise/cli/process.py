@@ -139,7 +139,8 @@ def leave(code: int) -> NoReturn:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     if code == INTERRUPTED:
         atexit._run_exitfuncs()
-    if "RANK" in os.environ or code == INTERRUPTED:
+    # Exit functions of libraries print tracebacks if they lack memory.
+    if "RANK" in os.environ or code == INTERRUPTED or _lacked:
         os._exit(code)
     sys.exit(code)
 
@@ -168,9 +169,13 @@ def lack_of_memory(error: BaseException) -> str:
             if limit is not None:
                 remedy = f"raise the limit of this shell (ulimit -v), now {limit >> 10} KiB"
             reason = next((line for line in text.splitlines() if line.strip()), "")
+            _lacked.append(cause)
             return f"out of memory{': ' if reason else ''}{reason[:200]}; {remedy}"
         cause = cause.__cause__ or cause.__context__
     return ""
+
+
+_lacked: list[BaseException] = []  # errors that were reported as lack of memory
 
 
 def _memory_limit() -> int | None:
