@@ -169,13 +169,13 @@ def lack_of_memory(error: BaseException) -> str:
             if limit is not None:
                 remedy = f"raise the limit of this shell (ulimit -v), now {limit >> 10} KiB"
             reason = next((line for line in text.splitlines() if line.strip()), "")
-            _lacked.append(cause)
+            _lacked.append(reason)
             return f"out of memory{': ' if reason else ''}{reason[:200]}; {remedy}"
         cause = cause.__cause__ or cause.__context__
     return ""
 
 
-_lacked: list[BaseException] = []  # errors that were reported as lack of memory
+_lacked: list[str] = []  # errors that were reported as lack of memory
 
 
 def _memory_limit() -> int | None:
