@@ -1,4 +1,4 @@
-"""The process of a command: its signals, standard streams, memory and end.
+"""Signals, standard streams, memory limits and exit of a command's process.
 
 It imports little, so that it can be used before the libraries that a command needs are loaded.
 """

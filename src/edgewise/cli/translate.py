@@ -183,7 +183,10 @@ class _Prefixes:
         self._lines = iter(()) if file is None else file.lines()
 
     def next(self, count: int) -> "EncodedTexts | None":
-        """So many, or those before one that cannot be had; `failure` says why. None: no file."""
+        """Return the next `count` prefixes, or None without a file.
+
+        At a line that is missing or unusable, return those before it and set `failure`.
+        """
         if self.file is None:
             return None
         lines = list(islice(self._lines, count))

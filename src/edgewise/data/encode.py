@@ -138,7 +138,7 @@ def encode_all(
 
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Keep Ctrl-C waiting; it is for the parent, and would end a worker with a traceback."""
+    """Block SIGINT, which the parent handles, and which would end a worker with a traceback."""
     if not hasattr(signal, "pthread_sigmask"):  # not on Windows
         yield
         return

@@ -1,4 +1,4 @@
-"""How long translations may be, what they never have, and whether they are still wanted."""
+"""Limits of a search: lengths, excluded tokens, cancelled sentences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

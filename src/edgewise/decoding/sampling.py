@@ -27,7 +27,7 @@ def sample(
     settings: DecodingSettings,
     sources: Sequence[Tokens],
 ) -> list[list[Hypothesis]]:
-    """`n_best` translations of each sentence that begin as `start` says, the likeliest first."""
+    """Sample `n_best` translations of each sentence that continue `start`, most likely first."""
     slots = settings.n_best
     living = list(range(len(sources)))
     chances = [

@@ -1,4 +1,4 @@
-"""The application: paths, the page, the description of it all."""
+"""The FastAPI application: routes, the web page, the OpenAPI description."""
 
 import asyncio
 from collections.abc import AsyncIterator

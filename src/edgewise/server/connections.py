@@ -146,7 +146,7 @@ def limited_protocol(limits: Limits, most: int) -> type[H11Protocol]:
             return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
 
         def _await_request(self) -> None:
-            """Begin to wait when headers do, and end when they are there."""
+            """Start the deadline while headers are incomplete, and stop it when they are there."""
             if self._is_waiting():
                 waiting.setdefault(self)
                 self.reading.begin(limits.header_seconds, self.transport.close)

@@ -1,4 +1,4 @@
-"""Which names a server answers to.
+"""Check of the Host header.
 
 A page of another site can give its own name our address (DNS rebinding), and would then be of the
 same origin as this server. Addresses are safe: no name had to be resolved.

@@ -37,8 +37,7 @@ def resolved(path: Path) -> Path:
 
 @contextmanager
 def replacing(*targets: Path) -> Iterator[list[Path]]:
-    """Yield a path beside each target to make a file, folder or link at; in the end it is the
-    target.
+    """Yield a temporary path beside each target; what is made there replaces the target.
 
     All are flushed to the disk before the first is renamed. A folder that is there is moved away
     just before and removed after it. After a kill between the two, the next writer or `recover`
