@@ -53,6 +53,7 @@ def test_accepted_requests_are_answered_and_no_more_are_taken_when_it_stops(
     with LocalServer({"en-de": engine}) as server:
         answers = [ask(server, pool, text) for text in SOURCES[:4]]
         wait_until(lambda: server.metric("edgewise_waiting_requests") == 4)
+        wait_until(lambda: server.open_requests == 4)  # the request for the metric has ended
         # A request whose body is not there yet when the server is stopped.
         body = b'{"q": "a dog", "target": "de"}'
         late = server.open(HEADERS + b"Content-Length: %d\r\n\r\n" % len(body))
