@@ -1,11 +1,15 @@
-"""edgewise serve: what batching gains, ten times the load it can bear, ten thousand requests.
+"""edgewise serve: what batching gains, ten times the load it can bear, long requests beside short
+ones, ten thousand requests.
 
     python benchmarks/bench_serve.py MODEL ../shared/data/multi30k/test_2016_flickr.en.gz
+    python benchmarks/bench_serve.py MODEL test_2016_flickr.en.gz --only long_requests
 
 Sentences are of the file, beam 4, two threads. 64 clients ask for a sentence each, again and again:
 a server that computes what arrives together, and one that computes a sentence at a time
 (`--batch-tokens 1`), in turns. Then requests of 16 sentences come ten times as fast as they can be
-answered, for a minute. Then 10,000 requests of a sentence. About ten minutes.
+answered, for a minute. Then requests for alternatives, with a prefix of 1,000 words or a sentence
+of 1,000 words, come while one client asks for a sentence again and again. Then 10,000 requests of a
+sentence. About ten minutes.
 """
 
 import argparse
@@ -17,7 +21,7 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
-from http_load import Answer, Server, at_rate, by_clients, request, served
+from http_load import Answer, Server, at_rate, by_clients, post, request, served
 from timing import machine, save
 
 from edgewise.data.text import TextFile
@@ -25,6 +29,7 @@ from edgewise.data.text import TextFile
 CLIENTS, REQUESTS, ROUNDS = 64, 256, 5
 TOGETHER, OVERLOAD, SECONDS, LIMIT = 16, 10, 60, 10
 SOAK, STEP = 10_000, 1000
+LONG_WORDS, MANY = 1000, 40
 Rows = list[tuple[str, str]]
 
 
@@ -112,6 +117,54 @@ async def _watched(server: Server, content: bytes, rate: float) -> tuple[list[An
     return await load, most
 
 
+def long_requests(model: Path, sentences: Sequence[str]) -> Rows:
+    """Long requests for alternatives, and how long short requests take meanwhile."""
+    words = list(islice(cycle(" ".join(sentences).split()), LONG_WORDS))
+    text = " ".join(words).replace(".", ",")  # one sentence
+    contents = {
+        f"a prefix of {LONG_WORDS:,} words": post(
+            "/alternatives", {"q": sentences[0], "prefix": text, "alternatives": 10}
+        ),
+        f"a sentence of {LONG_WORDS:,} words": post(
+            "/alternatives", {"q": text, "alternatives": 10}
+        ),
+    }
+    rows: Rows = []
+    with served(model, "--threads", "2") as server:
+        asyncio.run(by_clients(server.port, [request(text) for text in sentences[:8]], 1))
+        for name, content in contents.items():
+            for count in (1, MANY):
+                answers, short = asyncio.run(_beside(server.port, [content] * count, sentences))
+                rows.append((f"/alternatives with {name}, {count} at once", _summary(answers)))
+                rows.append(("requests of a sentence meanwhile", _summary(short)))
+    return rows
+
+
+async def _beside(
+    port: int, long: Sequence[bytes], sentences: Sequence[str]
+) -> tuple[list[Answer], list[Answer]]:
+    """The answers to long requests, and those of a client that asks until these are there."""
+    load = asyncio.create_task(by_clients(port, long, len(long)))
+    short: list[Answer] = []
+    for sentence in cycle(sentences):
+        short += await by_clients(port, [request(sentence)], 1)
+        if load.done():
+            break
+    return await load, short
+
+
+def _summary(answers: Sequence[Answer]) -> str:
+    """Status codes, each with the seconds that the slowest took."""
+    slowest: dict[int, float] = {}
+    for answer in answers:
+        slowest[answer.status] = max(answer.seconds, slowest.get(answer.status, 0.0))
+    counts = Counter(answer.status for answer in answers)
+    return ", ".join(
+        f"{counts[status]:,} with {status}, the slowest {seconds:.2f} s"
+        for status, seconds in sorted(slowest.items())
+    )
+
+
 def soak(model: Path, sentences: Sequence[str]) -> Rows:
     """Memory after each thousand requests."""
     requests = [request(text) for text in islice(cycle(sentences), STEP)]
@@ -128,16 +181,21 @@ def soak(model: Path, sentences: Sequence[str]) -> Rows:
     ]
 
 
+PARTS = (throughput, overload, long_requests, soak)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("model", type=Path, help="model folder, English to German")
     parser.add_argument("source", help="file of sentences")
+    parser.add_argument("--only", choices=[part.__name__ for part in PARTS], help="one part")
     options = parser.parse_args()
     lines = TextFile.parse(options.source).lines()
     sentences = [(line or b"").decode() for line in islice(lines, STEP)]
     rows: Rows = []
-    for part in (throughput, overload, soak):
-        rows += part(options.model, sentences)
+    for part in PARTS:
+        if options.only in (None, part.__name__):
+            rows += part(options.model, sentences)
         print(*(f"{name}: {value}" for name, value in rows), sep="\n", flush=True)
     text = "\n".join(
         [

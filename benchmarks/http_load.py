@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,16 @@ def served(model: Path, *options: str) -> Iterator[Server]:
             raise SystemExit("the server did not end well")
 
 
+def post(path: str, body: dict[str, Any]) -> bytes:
+    """A request as it goes over the wire, from English to German."""
+    content = json.dumps({"source": "en", "target": "de", **body}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+
+
 def request(texts: str | Sequence[str]) -> bytes:
-    """A request for translation, as it goes over the wire."""
-    body = json.dumps({"q": texts, "source": "en", "target": "de"}).encode()
-    head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    """A request for translation."""
+    return post("/translate", {"q": texts})
 
 
 async def ask(

@@ -12,6 +12,7 @@ import torch
 from foreign_models import D_MODEL, ENGLISH, GERMAN, hostile, marian_folder
 from messages import assert_mentions, raises
 from safetensors.torch import load_file, save_file
+from selection import long_except
 
 from edgewise.checkpoint.model_folder import load_model, model_languages, read_model
 from edgewise.data.vocabulary import BEGIN, END, PAD, UNKNOWN
@@ -38,6 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
         **{"scale_embedding": False, "pickled": True, "unnamed": 3, "activation_function": "silu"},
     },
 }
+OFTEN = [name for name in KINDS if name not in ("each its own, relu", "two vocabularies")]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -61,7 +63,7 @@ class Imported:
         ]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=long_except(OFTEN, KINDS))
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Imported:
     folder = tmp_path_factory.mktemp("marian")
     model, tokenizer = marian_folder(folder, updates=65, **KINDS[request.param])

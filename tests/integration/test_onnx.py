@@ -10,6 +10,7 @@ import onnx
 import pytest
 import torch
 from messages import raises
+from selection import long_except
 
 from edgewise.checkpoint.model_folder import weights, write_model
 from edgewise.data.grammar import pairs
@@ -45,10 +46,7 @@ def vocabulary() -> Vocabulary:
 
 
 # An export takes about ten seconds.
-OFTEN = ("a table for each head", "as other toolkits")
-KINDS = [
-    pytest.param(mode, marks=() if mode in OFTEN else pytest.mark.long, id=mode) for mode in MODES
-]
+KINDS = long_except(["a table for each head"], MODES)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from forked_cells import fork_cells, plan
 from messages import assert_mentions, error_lines
+from selection import long_except
 from tiny_model import PROGRAM
 from waiting import PATIENCE, wait_until
 
@@ -273,8 +274,7 @@ def test_an_out_that_cannot_be_is_told_before_the_work(
 
 
 @pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL],
+    "number", long_except([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 )
 def test_whatever_ends_the_command_no_process_is_left(
     number: signal.Signals, data: Path, tmp_path: Path

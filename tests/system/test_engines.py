@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from messages import assert_mentions
+from selection import long_except
 from served import Server
 from tiny_model import Command, Result, make_model, make_vocabulary
 from torch import Tensor
@@ -284,7 +285,7 @@ def test_a_card_is_of_one_model(run: Callable[..., Result], tmp_path: Path) -> N
     assert_mentions(done.said, "--card", "--model", 2)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", long_except(["ctranslate2"], ENGINES))
 def test_it_serves(engine: str, run: Callable[..., Result], folders: dict[str, list[Path]]) -> None:
     flags = ("--engine", engine, "--model", f"en-de={folders[engine][0]}")
     expected = run("translate", "edgewise").lines

@@ -312,8 +312,8 @@ def test_every_weight_by_distance_is_drawn_where_its_distance_is(
     ("changes", "positions", "tables"),
     [
         ({"on_values": False}, True, True),
-        ({"on_keys": False}, False, True),
-        ({"max_distance": None}, False, False),
+        pytest.param({"on_keys": False}, False, True, marks=pytest.mark.long),
+        pytest.param({"max_distance": None}, False, False, marks=pytest.mark.long),
         ({"max_distance": None, "sinusoids": True}, False, False),
     ],
 )

@@ -25,6 +25,7 @@ from ranked import (
     starts,
 )
 from safetensors.torch import load_file
+from selection import long_except
 from small_runs import BATCHES, make_corpus, metrics, write_config
 from test_kills import logged_step, saved_step
 from waiting import wait_until
@@ -61,6 +62,7 @@ def two(config: Path) -> Path:
     return to_the_end(config, config.with_name("two"), 2)
 
 
+@pytest.mark.long
 def test_torchrun_trains_with_the_package_as_its_module(
     config: Path, two: Path, tmp_path: Path
 ) -> None:
@@ -281,7 +283,7 @@ NOT_FINITE = {
 }
 
 
-@pytest.mark.parametrize("what", NOT_FINITE)
+@pytest.mark.parametrize("what", long_except(["a gradient that is infinite"], NOT_FINITE))
 def test_what_is_not_finite_on_one_rank_stops_all_before_the_update(
     what: str, config: Path, two: Path, tmp_path: Path
 ) -> None:

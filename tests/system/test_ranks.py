@@ -70,7 +70,8 @@ def assert_close(run: Path, expected: Path, tolerance: float = 1e-5) -> None:
 
 # (ranks, batches an update, dropout)
 SHARES = [
-    *[(2, 3, 0.2), (3, 5, 0.2)],
+    (2, 3, 0.2),
+    pytest.param(3, 5, 0.2, marks=pytest.mark.long),
     *(pytest.param(*share, marks=pytest.mark.long) for share in [(2, 2, 0.0), (2, 2, 0.2)]),
     *(pytest.param(*share, marks=pytest.mark.long) for share in [(2, 3, 0.0), (3, 3, 0.0)]),
 ]
@@ -173,7 +174,14 @@ def test_killed_ranks_go_on_to_the_same_bytes(
     assert starts(run) == [(0, size), (saved, size)]
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(2, 1, marks=pytest.mark.long),
+        (1, 2),
+        pytest.param(3, 2, marks=pytest.mark.long),
+    ],
+)
 def test_a_run_goes_on_with_another_number_of_ranks(
     before: int, after: int, config: Path, alone: Path, tmp_path: Path
 ) -> None:
@@ -196,7 +204,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         assert shares == [(u["step"], u["pairs"][rank::after]) for u in expected]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.long)])
 def test_ranks_killed_at_random_moments_end_as_those_left_alone(
     kills: int, config: Path, tmp_path: Path
 ) -> None:

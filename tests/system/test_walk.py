@@ -20,7 +20,8 @@ NAMES = ("training", "translation", "engines", "serving", "cluster")
 # Fewer sentences and updates, so that the commands take seconds.
 SHORTER = {
     "--pairs 20000": "--pairs 2000",
-    "head -200": "head -20",
+    "--pairs 500": "--pairs 60",
+    "head -200": "head -6",
     "--training.steps 40": "--training.steps 4",
     "--training.validate-every 20": "--training.validate-every 2",
     "--training.save-every 20": "--training.save-every 2",
@@ -61,7 +62,7 @@ def test_the_walk_from_text_to_translation_works(short: bool, tmp_path: Path) ->
             assert result.returncode == 0, result.stderr
             assert language == "sh" or result.stdout.startswith("['")
             said += result.stderr
-    steps, lines = (4, 20) if short else (40, 200)
+    steps, lines = (4, 6) if short else (40, 200)
     assert_mentions(said, f"update {steps}")
     for written in ("models/first/model.safetensors", "runs/ranks/last/model.safetensors"):
         assert (tmp_path / written).exists()

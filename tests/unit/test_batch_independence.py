@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import require_rows_alike
+from selection import long_except
 
 from edgewise.data.vocabulary import BEGIN, END
 from edgewise.decoding.beam import beam_search
@@ -25,7 +26,7 @@ def decoder() -> FusedDecoder:
     return FusedDecoder(model.eval())
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("threads", long_except([1, 2], [1, 2, 4]))
 @pytest.mark.parametrize("beam", [1, 4])
 @torch.inference_mode()
 def test_the_search_of_a_model_of_the_papers_size_does_not_depend_on_the_batch(

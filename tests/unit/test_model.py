@@ -1,6 +1,8 @@
 """The model: its size, what it computes, its positions, its initial values."""
 
 import math
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from edgewise.model.dropout import Dropout
 from edgewise.model.initial import initialise
 from edgewise.model.layers import FeedForward, Residual
 from edgewise.model.settings import ModelSettings
-from edgewise.model.transformer import Transformer, sinusoids
+from edgewise.model.transformer import Transformer, parameter_shapes, sinusoids
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VOCABULARY = 17
@@ -491,3 +493,20 @@ def test_attention_weights_have_a_dropout_of_their_own(part: str) -> None:
     alone = model_of(attention_dropout=0.5).train()
     assert not torch.allclose(output(alone), output(alone))
     assert torch.equal(output(alone.eval()), output(without))
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_the_shapes_of_parameters_are_known_before_they_are_allocated(positions: str) -> None:
+    model = model_of(**POSITIONS[positions])
+    expected = {name: tuple(each.shape) for name, each in model.named_parameters()}
+    assert parameter_shapes(model.settings, VOCABULARY) == expected
+
+
+def test_shapes_are_known_without_importing_the_compiler() -> None:
+    code = (
+        "import sys; from edgewise.model.settings import ModelSettings; "
+        "from edgewise.model.transformer import parameter_shapes; "
+        "parameter_shapes(ModelSettings(bias=True), 8); print('torch._dynamo' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "False", result.stderr

@@ -1,13 +1,15 @@
 """Encoder, decoder and embeddings: one matrix for source, target and output, or three."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 
 from edgewise.attention import RelationAttention
 from edgewise.model.dropout import Dropout
@@ -95,9 +97,28 @@ class Transformer(nn.Module):
         return result
 
 
+class _WithoutRandomNumbers(TorchFunctionMode):
+    """Leaves tensors as they are where `nn.init` would draw their values.
+
+    On the meta device PyTorch does this through its compiler, whose import takes a second.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
 def parameter_shapes(settings: ModelSettings, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each parameter, without allocating any."""
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutRandomNumbers():
         model = Transformer(settings, vocabulary)
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
