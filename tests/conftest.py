@@ -110,6 +110,17 @@ def require_rows_alike(rows: Sequence[int], inner: Sequence[int]) -> None:
 
 
 @pytest.fixture
+def not_utf8(tmp_path: Path) -> Path:
+    """A folder whose name is not UTF-8."""
+    folder = tmp_path / os.fsdecode(b"not-utf8-\xff")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"names must be UTF-8 here: {error}")
+    return folder
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     """Mount a disk of the given number of megabytes; a second call resizes it."""
     disk, mounted = tmp_path / "disk", False
