@@ -130,10 +130,10 @@ def long_requests(model: Path, sentences: Sequence[str]) -> Rows:
         ),
     }
     rows: Rows = []
-    with served(model, "--threads", "2") as server:
+    with served(model, "--threads", "2", "--max-source-tokens", str(4 * LONG_WORDS)) as server:
         asyncio.run(by_clients(server.port, [request(text) for text in sentences[:8]], 1))
-        for name, content in contents.items():
-            for count in (1, MANY):
+        for count in (1, MANY):
+            for name, content in contents.items():
                 answers, short = asyncio.run(_beside(server.port, [content] * count, sentences))
                 rows.append((f"/alternatives with {name}, {count} at once", _summary(answers)))
                 rows.append(("requests of a sentence meanwhile", _summary(short)))
@@ -194,8 +194,9 @@ def main() -> None:
     sentences = [(line or b"").decode() for line in islice(lines, STEP)]
     rows: Rows = []
     for part in PARTS:
-        if options.only in (None, part.__name__):
-            rows += part(options.model, sentences)
+        if options.only not in (None, part.__name__):
+            continue
+        rows += part(options.model, sentences)
         print(*(f"{name}: {value}" for name, value in rows), sep="\n", flush=True)
     text = "\n".join(
         [
