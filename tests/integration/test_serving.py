@@ -209,7 +209,7 @@ def test_beyond_the_limit_requests_are_refused_at_once(
         response = server.post("/translate", {"q": SOURCES[3]})
         assert response.status_code == 503
         assert int(response.headers["retry-after"]) >= 1
-        assert_mentions(response.json()["error"], "3 of at most 3")
+        assert_mentions(response.json()["error"], "queue is full", 3)
         assert server.client.get("/ready").status_code == 503
         assert server.client.get("/health").status_code == 200
         engine.released.set()

@@ -931,7 +931,7 @@ def test_a_busy_server_is_asked_again_and_one_that_is_gone_is_told(
             assert stream.status_code == 200
             visit.find("#source").fill("the dog")
             expect(visit.find("#error")).to_contain_text("Trying again in")
-            busy = r"requests are waiting already, 1 of at most 1: .* s\. Trying again in \d+ s\."
+            busy = r"the queue is full \(1 requests\): .* s\. Trying again in \d+ s\."
             assert re.fullmatch(busy, visit.text("#error"))
         visit.idle()
         assert visit.text("#error") == ""

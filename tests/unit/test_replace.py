@@ -24,6 +24,8 @@ from edgewise.storage import (
     recover,
     remove,
     replace,
+    require_free_folder,
+    seal,
     set_aside,
     write_json,
     write_text,
@@ -191,6 +193,19 @@ def test_a_kill_at_any_rename_leaves_the_old_or_the_new(tmp_path: Path, conditio
     assert contents(tmp_path) == {"out": None, "out/a": expected}
 
 
+def test_a_folder_that_a_killed_writer_moved_away_is_no_free_place(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").write_text("old")
+    seal(tmp_path / "out", "thing", 1)
+    before = contents(tmp_path)
+    code = AT_RENAME.format(condition="target.name == 'out'")
+    killed(f"{code}with new_folder(Path('out')) as new: (new / 'a').write_text('new')", tmp_path)
+    assert not (tmp_path / "out").exists()
+    with raises(SettingError, tmp_path / "out", "--overwrite"):
+        require_free_folder(tmp_path / "out", "thing", overwrite=False)
+    assert contents(tmp_path) == before
+
+
 def test_a_journal_that_names_something_else_removes_nothing(tmp_path: Path) -> None:
     killed("with new_folder(Path('out')): die()", tmp_path)
     (journal,) = tmp_path.glob(f"{JOURNAL}*")
@@ -228,7 +243,7 @@ def test_what_somebody_else_puts_there_meanwhile_stays(tmp_path: Path) -> None:
             (tmp_path / "out").mkdir()
             (tmp_path / "out" / "a").write_text("theirs")
 
-    with raises(SettingError, tmp_path / "out", "somebody else"):
+    with raises(SettingError, tmp_path / "out", "another process"):
         write()
     assert contents(tmp_path) == {"out": None, "out/a": b"theirs"}
 
@@ -365,7 +380,7 @@ def test_a_fifo_that_nobody_reads_any_more_is_an_error_of_the_file(tmp_path: Pat
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
     closing = threading.Timer(0.1, os.close, [reader])
     closing.start()
-    with pytest.raises(OSError, match="nobody reads") as caught:
+    with pytest.raises(OSError, match="reader has closed") as caught:
         write_text(tmp_path / "fifo", "x" * 1_000_000)
     closing.join()
     assert not isinstance(caught.value, BrokenPipeError)

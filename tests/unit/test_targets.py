@@ -83,7 +83,7 @@ def test_a_checkpoint_of_a_run_is_not_replaced_also_through_a_link(sealed: Path)
     (run / "run.json").write_text("{}")
     (run / "last").symlink_to("checkpoints/step-1")
     for name in ("last", "checkpoints/step-1", "checkpoints/new"):
-        with raises(SettingError, run / name, run, "checkpoint"):
+        with raises(SettingError, run / name, run, "checkpoints"):
             require_free_folder(run / name, "thing", overwrite=True)
     require_free_folder(run / "pictures", "thing", overwrite=True)
 
@@ -147,8 +147,9 @@ def test_what_is_read_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "source").write_text("mine")
     (tmp_path / "link").symlink_to("source")
-    inputs = [tmp_path / "source", tmp_path / "model"]
-    for name in ("source", "link", "model/config.json", "model/new"):
-        with raises(SettingError, "--out", tmp_path / name):
-            require_free_files({"--out": tmp_path / name}, overwrite=True, inputs=inputs)
-    require_free_files({"--out": tmp_path / "new"}, overwrite=True, inputs=inputs)
+    used = {"standard input": tmp_path / "source", "m": tmp_path / "model"}
+    names = {"source": "standard input", "link": "standard input", "model/config.json": "inside m"}
+    for name, said in (names | {"model/new": "inside m"}).items():
+        with raises(SettingError, "--out", tmp_path / name, said):
+            require_free_files({"--out": tmp_path / name}, overwrite=True, used=used)
+    require_free_files({"--out": tmp_path / "new"}, overwrite=True, used=used)

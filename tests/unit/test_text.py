@@ -250,7 +250,7 @@ def test_a_flipped_bit_in_a_gzip_is_found(tmp_path: Path) -> None:
 def test_what_is_no_text_is_named(start: bytes, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a.en"
     path.write_bytes(start + b"rest\n")
-    with raises(SettingError, path, "UTF-8", kind):
+    with raises(DataError, path, "UTF-8", kind):
         TextFile.parse(str(path))
 
 
@@ -258,7 +258,7 @@ def test_what_is_no_text_is_named_within_gzip(tmp_path: Path) -> None:
     path = tmp_path / "a.en.gz"
     for content, kind in (("a\n".encode("utf-16"), "UTF-16"), (gzip.compress(b"a\n"), "gzip")):
         path.write_bytes(gzip.compress(content))
-        with raises(SettingError, path, "UTF-8", kind, "gzip of"):
+        with raises(DataError, path, "UTF-8", kind, "gzip of"):
             TextFile.parse(str(path))
 
 

@@ -18,8 +18,7 @@ def average(run: Path, last: int, out: Path, *, overwrite: bool = False) -> list
     """Write the mean of a run's last models as a model folder; the steps that went into it."""
     if resolved(out).is_relative_to(resolved(run)):
         raise SettingError(
-            f"--out must not be in the run that is averaged, {run}, which goes on from what is "
-            f"there; got {out}"
+            f"--out must be outside the training run {run}; got {out}: choose another --out"
         )
     require_free_folder(out, KIND, overwrite=overwrite)
     paths = sorted((run / "checkpoints").glob(f"{STEPS}/model"))

@@ -52,7 +52,10 @@ def require_tensors(path: Path, shapes: Shapes) -> None:
     require_shapes(str(path), found, shapes)
     for name, dtype in types.items():
         if dtype != "F32":
-            raise DataError(f"{path} must have tensors of type F32; {name} is of type {dtype}")
+            raise DataError(
+                f"{path} must have tensors of type F32; {name} is of type {dtype}: convert it to "
+                "float32"
+            )
 
 
 def require_shapes(name: str, found: Shapes, expected: Shapes) -> None:

@@ -102,7 +102,7 @@ def evaluate(
     parsed = {name: TextFile.parse(name) for name in files}
     read = [file.path for file in parsed.values()]
     read += [folder for folders in models.values() for folder in folders]
-    require_free_files(targets, overwrite=overwrite, inputs=read)
+    require_free_files(targets, overwrite=overwrite, used={str(path): path for path in read})
     texts = {name: sentences(file) for name, file in parsed.items()}
     require_same_lines(texts)
     if against is not None and len(texts[source]) < 2:

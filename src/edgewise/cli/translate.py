@@ -65,10 +65,11 @@ def translate(
     """
     require_streams("stdin", "stdout")
     starts = None if prefixes is None else TextFile.parse(prefixes)
-    # Standard input and output may be files, too.
-    read = [*model, *(Path(f"/dev/fd/{stream.fileno()}") for stream in (sys.stdin, sys.stdout))]
-    read += [] if starts is None else [starts.path]
-    require_free_files({"--alignments": alignments}, overwrite=overwrite, inputs=read)
+    used = {str(folder): folder for folder in model}
+    used |= {} if starts is None else {str(starts.path): starts.path}
+    for name, stream in (("standard input", sys.stdin), ("standard output", sys.stdout)):
+        used[name] = Path(f"/dev/fd/{stream.fileno()}")  # which may be a file
+    require_free_files({"--alignments": alignments}, overwrite=overwrite, used=used)
     translator = load_translator(model, run, decoding)
     n_best = translator.settings.n_best
     if format == "text" and n_best > 1:
@@ -138,7 +139,7 @@ class _Writer:
             try:
                 self.links.flush()
             except BrokenPipeError:  # only of stdout is that no failure
-                raise OSError(errno.EIO, "nobody reads the alignments") from None
+                raise OSError(errno.EIO, "the reader of the alignments has closed them") from None
 
     def _rows(
         self, source: str, translations: Sequence["Translation"], error: str | None

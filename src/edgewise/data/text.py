@@ -114,5 +114,5 @@ def _readable(path: Path) -> Path:
         with suppress(*_DAMAGE), gzip.open(path) as file:  # damage is told when all is read
             start, within = file.read(_LONGEST_START), "gzip of "
     if kind := describe_foreign(start):
-        raise SettingError(f"{path} must be UTF-8 text, plain or gzip; it is {within}{kind}")
+        raise DataError(f"{path} must be UTF-8 text, plain or gzip; it is {within}{kind}")
     return path

@@ -51,7 +51,10 @@ def _require_stored(path: Path) -> None:
         raise DataError(f"{path} was not written by torch.save, or is damaged") from None
     stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
     if not stored or sum(entry.file_size for entry in entries) > path.stat().st_size:
-        raise DataError(f"{path} has compressed entries, which torch.save does not write")
+        raise DataError(
+            f"{path} has compressed entries, which torch.save does not write: load it and save it "
+            "again"
+        )
 
 
 class ForeignWeights:
@@ -74,7 +77,7 @@ class ForeignWeights:
         if size > MOST_SHARED * max(file.stat().st_size, 1 << 20):
             raise DataError(
                 f"{file} declares tensors of {size:,} bytes in all, more than {MOST_SHARED} times "
-                "the size of the file"
+                "the size of the file: load it and save it again, with copies of the tensors"
             )
 
     def __contains__(self, name: str) -> bool:

@@ -19,8 +19,8 @@ MEANINGS = {
     "string_type": "must be a string",
     "list_type": "must be a string or a list of strings",
     "literal_error": "must be {expected}",
-    "greater_than_equal": "must be {ge} or more",
-    "less_than_equal": "must be {le} or less",
+    "greater_than_equal": "must be {ge} or more; got {input}",
+    "less_than_equal": "must be {le} or less; got {input}",
     "string_too_short": "must have at least {min_length} characters",
     "string_too_long": "must have at most {max_length} characters",
     "too_long": "must have at most {max_length} items",
@@ -86,7 +86,9 @@ def _whole_number(digits: str) -> int:
 def _form(body: bytes) -> dict[str, Any]:
     """Fields by name; q may be there several times."""
     if body.lstrip().startswith(b"{"):
-        raise ArgumentError(f"the body looks like JSON, but is sent as a form: say {JSON}")
+        raise ArgumentError(
+            f"the body looks like JSON, but is sent as a form: send Content-Type: {JSON}"
+        )
     try:
         pairs = parse_qsl(
             body.decode("ascii"),
@@ -111,7 +113,8 @@ def explained(mistakes: Sequence[Mapping[str, Any]]) -> str:
     first = next((each for each in mistakes if each["type"] not in TYPES), mistakes[-1])
     name = ".".join(str(part) for part in first["loc"] if not _is_type(part))
     meaning = MEANINGS.get(first["type"], "must be a whole number")
-    return f"{name} {meaning.format_map(first.get('ctx', {}))}"
+    given = {"input": shortened(str(first["input"])), **first.get("ctx", {})}
+    return f"{name} {meaning.format_map(given)}"
 
 
 def _is_type(part: int | str) -> bool:

@@ -133,9 +133,10 @@ class Guard:
                         body += part
                     more = message.get("more_body", False)
         except TimeoutError:
-            raise RefusedError(408, f"the body must be here within {seconds:g} s") from None
+            raise RefusedError(408, f"the body must arrive within {seconds:g} s") from None
         if max(size, int(told)) > limit:
-            raise RefusedError(413, f"a body must have at most {limit:,} bytes") from None
+            came = f"; it has {int(told):,}" if int(told) > limit else ""
+            raise RefusedError(413, f"a body must have at most {limit:,} bytes{came}")
         return bytes(body)
 
 

@@ -49,7 +49,7 @@ class Asked(BaseModel):
     @classmethod
     def _no_boolean(cls, value: object) -> object:
         if isinstance(value, bool):  # which is a number to Python
-            raise ValueError(f"must not be {str(value).lower()}")
+            raise ValueError(f"must be a string or a number; got {str(value).lower()}")
         return value
 
     @field_validator("*", mode="after")

@@ -142,13 +142,13 @@ class Work:
         if self.draining:
             raise BusyError("the server is shutting down", pause)
         if self.open >= self.waiting:
-            limit = self.waiting
-            raise BusyError(f"requests are waiting already, {limit} of at most {limit}", pause)
+            raise BusyError(f"the queue is full ({self.waiting} requests)", pause)
         late = delay + own > self.seconds and delay > PAUSE  # alone, it may try
         if late or delay > WAITING_SHARE * self.seconds:
             raise BusyError(
-                f"what is waiting takes about {delay:.0f} s, the request itself {own:.0f} s, and "
-                f"an answer may take {self.seconds:g} s",
+                f"the server is busy: waiting requests take about {delay:.0f} s and this one "
+                f"{own:.0f} s (limits: {WAITING_SHARE * self.seconds:.3g} s of waiting, "
+                f"{self.seconds:g} s in all)",
                 pause,
             )
 

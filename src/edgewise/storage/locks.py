@@ -31,7 +31,9 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        message = f"the file system has no file locks ({error.strerror})"
+        message = (
+            f"the file system does not support file locks ({error.strerror}): write to a local one"
+        )
         raise OSError(error.errno, message) from None
     return True
 

@@ -16,6 +16,7 @@ from typing import Any
 from edgewise.errors import DataError, SettingError
 from edgewise.storage.files import (
     LARGEST_JSON,
+    kind_of_file,
     open_regular,
     parse_json,
     read_at_most,
@@ -69,7 +70,7 @@ def open_sealed(
     except (KeyError, TypeError):
         files = None
     if not isinstance(files, dict):
-        raise DataError(f"{manifest} is damaged: it names no kind, version or files")
+        raise DataError(f"{manifest} is damaged: it must have kind, version and files")
     if kind is not None and found != kind:
         raise DataError(f"{folder} must be an edgewise {kind}; it is an edgewise {found!s:.80}")
     if version is not None and of_version != version:
@@ -184,9 +185,13 @@ def regular_inside(folder: Path, name: str) -> Path:
     """Return the path of a regular file; DataError if it is none, or a link that leads outside."""
     path, real = folder / name, Path(os.path.realpath(folder / name))
     if not real.is_relative_to(os.path.realpath(folder)):
-        raise DataError(f"{folder} is damaged: {name} is a link to a file outside, {real}")
+        raise DataError(
+            f"{name} in {folder} is a link to a file outside, {real}, which is not read: copy the "
+            "file into the folder"
+        )
     if not real.is_file():
-        raise DataError(f"{path} must be a regular file; it is not")
+        kind = kind_of_file(real.stat().st_mode) if real.exists() else "link to nothing"
+        raise DataError(f"{path} must be a regular file; it is a {kind}")
     return real
 
 
@@ -200,7 +205,7 @@ def _entry(manifest: Path, name: str, entry: object) -> Entry:
         plain = False
     if not plain or name.startswith("/"):
         raise DataError(
-            f"{manifest} is damaged: it names a file outside of its folder, {name!r:.200}"
+            f"{manifest} is damaged: the name of a file is not a plain relative path, {name!r:.200}"
         )
     if name in EDITABLE and isinstance(entry, dict):
         return None

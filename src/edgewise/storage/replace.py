@@ -57,8 +57,8 @@ def replacing(*targets: Path) -> Iterator[list[Path]]:
         for target, new, old, before in made:
             if _identity(target) != before:
                 raise SettingError(
-                    f"{target} was changed by somebody else while it was being written: it is left "
-                    "as it is"
+                    f"{target} was changed by another process, and the new content is discarded: "
+                    "run the command again"
                 )
             if _is_folder(new) and before is not None:
                 target.rename(old)
@@ -133,7 +133,7 @@ def _reported(path: Path) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise OSError(errno.EIO, "nobody reads it any more", str(path)) from None
+        raise OSError(errno.EIO, "the reader has closed it", str(path)) from None
 
 
 @contextmanager
@@ -157,6 +157,16 @@ def remove(path: Path) -> None:
     with _journal(path):
         (removed,) = map(path.with_name, _record(path, _REMOVED))
         path.rename(removed)
+
+
+def restore(target: Path) -> None:
+    """Put a target back that a killed writer had moved away; see `replacing`.
+
+    Raise SettingError if another process is writing it.
+    """
+    if _journal_path(target).is_file():
+        with _journal(target):
+            pass  # which cleans up
 
 
 def recover(folder: Path) -> None:
@@ -192,8 +202,8 @@ def _journal(target: Path) -> Iterator[None]:
                 continue
             if found.st_size and not _clean_up(target, _recorded(path)[1]):
                 raise SettingError(
-                    f"{path} lists files that an interrupted command has left and that cannot be "
-                    "removed: look at them, and move them and it away"
+                    f"{path} lists files that an interrupted command left and that cannot be "
+                    "removed: check them, then move them and this file away"
                 )
             try:
                 yield

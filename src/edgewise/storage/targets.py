@@ -7,13 +7,13 @@ that has our manifest and nothing that we did not write.
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from edgewise.errors import DataError, SettingError
 from edgewise.storage.files import kind_of_file, read_json
 from edgewise.storage.manifest import MANIFEST
-from edgewise.storage.replace import recover, resolved
+from edgewise.storage.replace import recover, resolved, restore
 
 EXISTS = "{} exists already (--overwrite replaces it)"
 
@@ -22,12 +22,13 @@ def require_free_folder(path: Path, kind: str, *, overwrite: bool) -> None:
     """Raise SettingError unless a folder of this kind may be written to `path`."""
     _require_parent(path)
     _require_outside_checkpoints(path)
+    restore(resolved(path))
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     listed = _listed(path, kind)
     if listed is None:
         raise SettingError(
-            f"{path} exists and is not an edgewise {kind}, which alone --overwrite replaces: "
+            f"{path} exists and is not an edgewise {kind}, and --overwrite replaces nothing else: "
             "choose another --out, or remove it"
         )
     if not overwrite:
@@ -46,12 +47,13 @@ def require_free_folder(path: Path, kind: str, *, overwrite: bool) -> None:
 
 
 def require_free_files(
-    targets: Mapping[str, Path | None], *, overwrite: bool, inputs: Iterable[Path] = ()
+    targets: Mapping[str, Path | None], *, overwrite: bool, used: Mapping[str, Path] | None = None
 ) -> None:
     """Raise SettingError unless files may be written.
 
     targets: by the options that name them; None where an option is not given.
-    inputs: files and folders that the command reads, which no target may be, or be in.
+    used: files and folders that the command reads or writes otherwise, by what messages call
+        them. No target may be one of these, or in one.
     """
     seen: dict[str, Path] = {}
     for option, path in targets.items():
@@ -67,10 +69,14 @@ def require_free_files(
         _require_parent(path)
         if path.exists() and not overwrite:
             raise SettingError(EXISTS.format(path))
-        for read in inputs:
-            if _same(path, read) or resolved(path).is_relative_to(resolved(read)):
+        for name, other_path in (used or {}).items():
+            if _same(path, other_path):
                 raise SettingError(
-                    f"{option} must not be what the command reads, {read}; got {path}"
+                    f"{option} and {name} are the same file, {path}: choose another file"
+                )
+            if resolved(path).is_relative_to(resolved(other_path)):
+                raise SettingError(
+                    f"{option} must not be inside {name}, which the command reads; got {path}"
                 )
         for other, taken in seen.items():
             if _same(path, taken):
@@ -116,6 +122,6 @@ def _require_outside_checkpoints(path: Path) -> None:
     for folder in real.parents:
         if folder.name == "checkpoints" and (folder.parent / "run.json").is_file():
             raise SettingError(
-                f"{path} is a checkpoint of the training run {folder.parent}, which goes on from "
-                "it: choose another --out"
+                f"{path} is inside the checkpoints of the training run {folder.parent}, which are "
+                "needed to continue it: choose another --out"
             )
