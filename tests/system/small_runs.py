@@ -3,6 +3,7 @@
 Not a conftest.py: a second module of that name would hide the one in tests/.
 """
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -246,6 +247,10 @@ def inherit(given: Inherited, out: Path | int, err: Path | int, *, append: bool 
     sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
     if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
         measured.switch_context(environment.get("PYTEST_CURRENT_TEST", ""))
+        # Those of the fork server belong to its own measurement; an interrupted command calls them.
+        atexit._clear()
+        atexit.register(measured.save)
+        atexit.register(measured.stop)  # called first
     torch.set_num_threads(1)
 
 
