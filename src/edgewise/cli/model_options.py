@@ -1,4 +1,4 @@
-"""What all commands that run a model are told."""
+"""Options of all commands that run a model."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Models = Annotated[list[Path], Parameter(consume_multiple=True, negative=())]
 
 
 class Flags(DecodingSettings):
-    """Some of the settings: whether they fit together is known with those of the folder."""
+    """Decoding settings given as flags; checked after they are merged with those of the folder."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Flags":
@@ -34,20 +34,22 @@ Decoding = Annotated[Flags | None, Parameter(name="*")]
 
 @dataclass(frozen=True)
 class Running:
-    """Where a model runs, and how much at a time."""
+    """Engine, device, threads and batch size."""
 
     engine: Annotated[
-        Engines, Parameter(help="What runs it; others than edgewise run what `export` wrote.")
+        Engines, Parameter(help="Inference engine; ctranslate2 and onnx need an exported model.")
     ] = "edgewise"
     device: Annotated[str, Parameter(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = (
         "auto"
     )
-    threads: Annotated[int | None, Parameter(help="CPU threads. [default: its own choice]")] = None
+    threads: Annotated[
+        int | None, Parameter(help="CPU threads. [default: chosen by the engine]")
+    ] = None
     batch_tokens: Annotated[
-        int, Parameter(help="Tokens computed together: of sources times beam, or of pairs.")
+        int, Parameter(help="Tokens per batch: of sources times beam, or of pairs.")
     ] = BATCH_TOKENS
     max_source_tokens: Annotated[
-        int, Parameter(help="Longest line, in pieces; a longer one is refused.")
+        int, Parameter(help="Maximum tokens per sentence; longer ones are refused.")
     ] = MAX_SOURCE_TOKENS
 
     def __post_init__(self) -> None:
@@ -69,9 +71,9 @@ def load_translator(
     *,
     searched: bool = True,
 ) -> "Translator":
-    """The translator of one or several model folders; flags go before what the folder asks for.
+    """Load a translator from one or several model folders; flags override the folder's settings.
 
-    searched: it is to translate, so that what its engine cannot do is refused before.
+    searched: it translates, so settings that its engine does not support are refused first.
     """
     run = run or Running()
     for folder in model:
@@ -101,7 +103,7 @@ def folder_format(run: Running | None) -> tuple[str, int]:
 
 
 def run_of(folder: Path, run: Running | None) -> Running:
-    """The same by the engine that such a folder is for."""
+    """Return the options with the engine that such a folder is for."""
     run = run or Running()
     kind = kind_of(folder)
     for engine in get_args(Engines):
@@ -112,7 +114,7 @@ def run_of(folder: Path, run: Running | None) -> Running:
 
 
 def require_engine(folder: Path, run: Running) -> None:
-    """Raise SettingError if a folder is there for another engine than the one that is asked for."""
+    """Raise SettingError if a folder is for another engine than the one requested."""
     other = run_of(folder, run)
     if other.engine != run.engine:
         raise SettingError(

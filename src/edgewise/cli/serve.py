@@ -24,13 +24,15 @@ _NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 
 @dataclass(frozen=True)
 class Limited:
-    """What strangers may ask for."""
+    """Limits of requests."""
 
-    max_characters: Annotated[int, Parameter(help="Of all texts of a request.")] = Limits.characters
-    max_waiting: Annotated[int, Parameter(help="Requests at a time; more are refused.")] = (
-        Limits.waiting
-    )
-    timeout: Annotated[float, Parameter(help="Seconds that an answer may take.")] = Limits.seconds
+    max_characters: Annotated[
+        int, Parameter(help="Maximum characters per request, over all texts.")
+    ] = Limits.characters
+    max_waiting: Annotated[int, Parameter(help="Maximum requests at a time.")] = Limits.waiting
+    timeout: Annotated[
+        float, Parameter(help="Maximum seconds per answer, or per sentence of a stream.")
+    ] = Limits.seconds
 
     def __post_init__(self) -> None:
         for name in ("max_characters", "max_waiting"):
@@ -51,11 +53,10 @@ def serve(
     limits: Annotated[Limited | None, Parameter(name="*")] = None,
     run: Run = None,
 ) -> None:
-    """Serve models by HTTP: an API that clients of LibreTranslate know, and a page to see them at
-    work.
+    """Serve models over HTTP: an API for clients of LibreTranslate, and a web page.
 
-    A model's languages are those of the name it is given, if that is like en-de, else those that
-    its folder says. SIGTERM ends the server when it has answered what was asked before.
+    A model's languages are those of its NAME, if that is like en-de, else those of its folder. On
+    SIGTERM the server answers the requests that it has accepted, then exits.
 
     ```sh
     edgewise serve                          # what `edgewise demo` trained
@@ -66,14 +67,14 @@ def serve(
     Parameters
     ----------
     model
-        Model folder, or NAME=FOLDER; may be given several times. [default: runs/demo/model]
+        Model folder, or NAME=FOLDER; may be repeated. [default: runs/demo/model]
     host
-        Address to listen at; 0.0.0.0 is all of this machine's.
+        Address to listen on; 0.0.0.0 is all of this machine's.
     port
-        Port to listen at; 0 takes one that is free.
+        Port to listen on; 0 chooses a free one.
     allow_host
-        Host name that requests may use, such as translate.example.org; may be given several times;
-        * accepts any name. IP addresses, localhost, this machine's host name and the value of
+        Host name that requests may use, such as translate.example.org; may be repeated. The value
+        `*` accepts any name. IP addresses, localhost, this machine's host name and the value of
         --host are always accepted.
     """
     try:
@@ -150,7 +151,7 @@ def _leaving_at_once() -> Iterator[None]:
 
 
 def _host(name: str) -> str:
-    """Return a name as it is compared with Host headers; SettingError if it is none."""
+    """Return a name as it is compared with Host headers; SettingError if it is not a host name."""
     if name != "*" and not _NAME.fullmatch(name):
         raise SettingError(
             f"--allow-host must be a name without port, such as translate.example.org, or *; "

@@ -1,4 +1,4 @@
-"""How a translation is searched for; the defaults are the paper's."""
+"""Settings of beam search and sampling; the defaults are the paper's."""
 
 from pydantic import Field, model_validator
 
@@ -14,43 +14,43 @@ MAX_SOURCE_TOKENS = 1024
 
 
 class DecodingSettings(Settings):
-    """Beam search, or sampling. A model folder's generation_config.json may set any of these."""
+    """Settings of decoding, which generation_config.json of a model folder may set."""
 
-    beam: int = Field(4, ge=1, le=64, description="Hypotheses kept at each position; 1: greedy.")
+    beam: int = Field(4, ge=1, le=64, description="Beam size; 1 is greedy decoding.")
     length_penalty: float = Field(
-        0.6,
-        ge=0,
-        le=10,
-        description="Scores are log-probabilities over ((5 + length) / 6) to this power.",
+        0.6, ge=0, le=10, description="Exponent p: score = log-probability / ((5 + length) / 6)^p."
     )
-    n_best: int = Field(1, ge=1, le=64, description="Translations of each sentence.")
+    n_best: int = Field(1, ge=1, le=64, description="Translations per sentence.")
     alternatives: bool = Field(
-        False, description="The n_best differ in the first token after the prefix, the likeliest."
+        False, description="Give translations with the n_best likeliest tokens after the prefix."
     )
-    min_length: int = Field(0, ge=0, le=LONGEST, description="Tokens of a translation, at least.")
+    min_length: int = Field(0, ge=0, le=LONGEST, description="Minimum tokens of a translation.")
     max_length: int | None = Field(
         None,
         ge=1,
         le=LONGEST,
-        description="Tokens of a translation, at most; none: see extra_tokens.",
+        description="Maximum tokens of a translation; none: see extra_tokens.",
     )
     extra_tokens: int = Field(
         50,
         ge=0,
         le=LONGEST,
-        description="Without max_length: so many more than the source has, at most.",
+        description="Maximum length is the source length plus this, unless max_length is given.",
     )
-    sample: bool = Field(False, description="Draw tokens by chance instead of searching.")
+    sample: bool = Field(False, description="Sample tokens instead of beam search.")
     temperature: float = Field(
-        1.0, ge=1e-6, le=1e6, description="Of sampling: below 1 the likely prevail."
+        1.0, ge=1e-6, le=1e6, description="Sampling temperature; lower values favour likely tokens."
     )
     top_k: int | None = Field(
-        None, ge=1, le=1 << 20, description="Of sampling: from the likeliest so many."
+        None, ge=1, le=1 << 20, description="Sample from the k most likely tokens."
     )
     top_p: float | None = Field(
-        None, gt=0, le=1, description="Of sampling: from the likeliest that have this probability."
+        None,
+        gt=0,
+        le=1,
+        description="Sample from the smallest set of tokens with this total probability.",
     )
-    seed: int = Field(0, ge=0, description="Of sampling: another seed gives other translations.")
+    seed: int = Field(0, ge=0, description="Seed for sampling.")
 
     @model_validator(mode="after")
     def _consistent(self) -> "DecodingSettings":
@@ -76,11 +76,11 @@ class DecodingSettings(Settings):
 
     @property
     def slots(self) -> int:
-        """Hypotheses of a sentence that are computed together."""
+        """Return how many hypotheses of a sentence are computed together."""
         return self.n_best if self.sample else self.beam
 
     def described(self) -> str:
-        """How it searches, in a few words: what is usual is said of the first ones only."""
+        """Return a short description: beam, length penalty, and what is not the default."""
         first = ("sample",) if self.sample else ("beam", "length_penalty")
         said = []
         for name, field in type(self).model_fields.items():
@@ -91,11 +91,11 @@ class DecodingSettings(Settings):
         return ", ".join(said)
 
     def limit(self, source: int, prefix: int = 0) -> int:
-        """The most tokens of a translation of a source of so many, ends not counted."""
+        """Return the maximum tokens of a translation of `source` tokens, ends not counted."""
         limit = source + self.extra_tokens if self.max_length is None else self.max_length
         return max(limit, self.min_length, prefix)
 
 
 def penalty(length: int, power: float) -> float:
-    """What a log-probability is divided by; the length counts the end (Wu et al. 2016)."""
+    """Return the length penalty of Wu et al. (2016); the length counts the end."""
     return float(((5 + length) / 6) ** power)

@@ -1,4 +1,4 @@
-"""What a model is made of; the defaults are the paper's base model with relative positions."""
+"""Architecture; the defaults are the paper's base model with relative positions."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ Activation = Literal["relu", "swish", "gelu"]
 
 
 class ModelSettings(Settings):
-    """The architecture, but for the size of the vocabulary, which is the corpus's."""
+    """The architecture, without the size of the vocabulary, which depends on the corpus."""
 
     encoder_layers: int = Field(6, ge=1, le=1000, description="Layers of the encoder.")
     decoder_layers: int = Field(6, ge=1, le=1000, description="Layers of the decoder.")
@@ -24,34 +24,29 @@ class ModelSettings(Settings):
     )
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on attention weights.")
     norm: Literal["post", "pre"] = Field(
-        "post",
-        description="Layer norm after each sum (the paper) or before each sublayer.",
+        "post", description="Layer norm after residual sums (the paper) or before sublayers."
     )
-    sinusoids: bool = Field(False, description="Absolute positions: sinusoids on the embeddings.")
+    sinusoids: bool = Field(False, description="Add sinusoidal positions to the embeddings.")
     max_distance: int | None = Field(
         16,
         ge=0,
         le=1 << 20,
-        description="Relative positions, clipped at this distance k; none: without them.",
+        description="Clipping distance k of relative positions; none disables them.",
     )
     tables: Literal["head", "layer", "shared"] = Field(
         "head",
-        description="Relative positions of each head in each layer, of each layer, or one for all.",
+        description="Table of relative positions per head and layer, per layer, or per stack.",
     )
-    on_keys: bool = Field(True, description="Relative positions in the keys, a^K.")
-    on_values: bool = Field(True, description="Relative positions in the values, a^V.")
+    on_keys: bool = Field(True, description="Add relative positions to keys (a^K).")
+    on_values: bool = Field(True, description="Add relative positions to values (a^V).")
     # The paper has one value of each of these; models of other toolkits have others.
-    activation: Activation = Field(
-        "relu", description="Between the two maps of the feed-forward layers."
-    )
-    bias: bool = Field(False, description="Biases in attention and of the output's logits.")
+    activation: Activation = Field("relu", description="Activation of the feed-forward layers.")
+    bias: bool = Field(False, description="Biases in attention and on the output logits.")
     share_embeddings: bool = Field(
-        True, description="One matrix of embeddings for source, target and output, else three."
+        True, description="Share one embedding matrix among source, target and output."
     )
-    source_end: bool = Field(True, description="Sources end with the token that says so.")
-    norm_epsilon: float = Field(
-        1e-5, gt=0, le=1e-2, description="What layer norms add to the variance."
-    )
+    source_end: bool = Field(True, description="Append the end-of-sentence token to sources.")
+    norm_epsilon: float = Field(1e-5, gt=0, le=1e-2, description="Epsilon of the layer norms.")
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModelSettings":

@@ -1,4 +1,4 @@
-"""What a run is told: where the data is, what the model is, how it is trained."""
+"""Settings of a training run: data, model, training."""
 
 import json
 from pathlib import Path
@@ -13,36 +13,38 @@ from edgewise.settings import Settings, describe_mistakes, read_toml
 class TrainingSettings(Settings):
     """How a model is trained; the defaults are those of the paper's base model."""
 
-    steps: int = Field(100_000, ge=1, description="Updates in all.")
+    steps: int = Field(100_000, ge=1, description="Number of updates.")
     batch_tokens: int = Field(
-        4096, ge=2, description="Rows x longest sentence of a batch, source and target each."
+        4096, ge=2, description="Tokens of a batch, padding included, source and target each."
     )
     batches: int = Field(
-        8, ge=1, description="Batches an update, whatever the number of devices: gradients add up."
+        8, ge=1, description="Batches per update, over all devices; gradients are accumulated."
     )
-    warmup: int = Field(4000, ge=1, description="Updates until the learning rate's peak.")
+    warmup: int = Field(4000, ge=1, description="Warm-up updates of the learning rate.")
     factor: float = Field(1.0, gt=0, lt=1e6, description="Factor of the learning rate.")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="Spread over all pieces.")
-    clip: float | None = Field(None, gt=0, description="Longest gradient; none: as it comes.")
-    seed: int = Field(1, ge=0, description="Of initial values, order and dropout.")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="Label smoothing.")
+    clip: float | None = Field(
+        None, gt=0, description="Maximum gradient norm; none disables clipping."
+    )
+    seed: int = Field(1, ge=0, description="Seed of initial weights, batch order and dropout.")
     validate_every: int = Field(1000, ge=1, description="Updates between validations.")
     validate_bleu: int = Field(
-        500, ge=0, description="Validation pairs that are translated each time, for BLEU; 0: none."
+        500, ge=0, description="Validation pairs translated for BLEU; 0: none."
     )
     patience: int | None = Field(
-        None, ge=1, description="Stop after as many validations without a lower loss."
+        None, ge=1, description="Stop after this many validations without a lower loss."
     )
     save_every: int | None = Field(1000, ge=1, description="Updates between checkpoints.")
     save_minutes: float | None = Field(None, gt=0, description="Minutes between checkpoints.")
     keep: int = Field(
-        5, ge=2, description="Checkpoints kept, for averaging, and in case the newest is damaged."
+        5, ge=2, description="Checkpoints to keep: for averaging, or if the newest is damaged."
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")
     threads: int | None = Field(
-        None, ge=1, le=1024, description="CPU threads; none: PyTorch's choice."
+        None, ge=1, le=1024, description="CPU threads; none: chosen by PyTorch."
     )
-    mixed_precision: bool = Field(False, description="bfloat16 where it is safe; GPUs only.")
-    compile: bool = Field(False, description="torch.compile: slow to start, faster on GPUs.")
+    mixed_precision: bool = Field(False, description="Autocast to bfloat16; GPUs only.")
+    compile: bool = Field(False, description="Use torch.compile: starts slowly, is faster on GPUs.")
 
 
 # What may differ when a run is continued: what says how long, how often and where, and what helps
@@ -57,7 +59,7 @@ CHANGEABLE = frozenset(
 
 
 class RunSettings(Settings):
-    """Everything about a run."""
+    """All settings of a run."""
 
     corpus: Path = Field(description="Folder that edgewise prepare wrote.")
     out: Path = Field(description="Folder of the run: checkpoints, metrics, best model.")
@@ -67,19 +69,19 @@ class RunSettings(Settings):
 
     @classmethod
     def read(cls, path: Path) -> "RunSettings":
-        """The settings of a TOML file."""
+        """Read a TOML file."""
         try:
             return cls.model_validate(read_toml(path))
         except ValidationError as error:
             raise SettingError(f"{path}: {describe_mistakes(error)}") from None
 
     def resolved(self) -> "RunSettings":
-        """The same with paths that hold wherever the run is continued from."""
+        """Return settings with absolute paths of corpus and initial model."""
         init_from = None if self.init_from is None else self.init_from.absolute()
         return self.model_copy(update={"corpus": self.corpus.absolute(), "init_from": init_from})
 
     def flat(self) -> dict[str, object]:
-        """Each setting by its dotted name."""
+        """Return all settings by their dotted names."""
         result: dict[str, object] = {}
         for name, value in self.model_dump(mode="json").items():
             if isinstance(value, dict):
@@ -89,7 +91,7 @@ class RunSettings(Settings):
         return result
 
     def toml(self) -> str:
-        """The same as a file that `edgewise train` reads."""
+        """Return the settings as TOML that `edgewise train` reads."""
         lines: list[str] = []
         section = ""
         for name, value in self.flat().items():
