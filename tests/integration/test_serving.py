@@ -228,6 +228,13 @@ def test_more_connections_than_requests_may_be_open_are_refused_but_health_is_an
         response = server.post("/translate", {"q": SOURCES[0]})
         assert response.status_code == 503 and response.headers["retry-after"] == "1"
         assert server.client.get("/health").status_code == 200
+        # A client that is still sending gets its answer when it has sent all.
+        sending = server.open(HEADERS + b"Content-Length: 2\r\n\r\n")
+        wait_until(lambda: server.open_requests == 3)
+        time.sleep(0.1)
+        assert server.open_requests == 3
+        sending.sendall(b"{}")
+        assert b" 503 " in received(sending)
         for connection in incomplete:
             connection.close()
         wait_until(lambda: server.post("/translate", {"q": SOURCES[0]}).status_code == 200)

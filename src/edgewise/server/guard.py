@@ -85,13 +85,12 @@ class Guard:
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if self.open > self.limits.requests and scope["path"] != "/health":
-                raise RefusedError(
-                    503, "too many requests at a time: try again", **{"retry-after": "1"}
-                )
             headers = Headers(scope=scope)
-            self._require_our_host(headers)
-            body = await self._body(headers, receive)
+            refusal = self._refusal(scope["path"], headers)
+            # Read in any case: a client that is still sending might not see the response.
+            body = await self._body(headers, receive, keep=refusal is None)
+            if refusal is not None:
+                raise refusal
         except RefusedError as error:
             await _refused(error, send)
             return
@@ -104,17 +103,23 @@ class Guard:
 
         await self.app(scope, replayed, send)
 
-    def _require_our_host(self, headers: Headers) -> None:
+    def _refusal(self, path: str, headers: Headers) -> RefusedError | None:
+        """What is wrong with a request before its body is known."""
+        if self.open > self.limits.requests and path != "/health":
+            return RefusedError(
+                503, "too many requests at a time: try again", **{"retry-after": "1"}
+            )
         host = headers.get("host")  # which HTTP/1.0 need not have
         if host is not None and not is_our_host(host, self.limits.hosts):
-            raise RefusedError(
+            return RefusedError(
                 421,
                 f"this server does not answer to the host {shortened(host)!r}: use its address, or "
                 "start it with --allow-host and this name",
             )
+        return None
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """All of it; None if the client has gone."""
+    async def _body(self, headers: Headers, receive: Receive, *, keep: bool) -> bytes | None:
+        """Read all of it, and return it if it is to be kept; None if the client has gone."""
         limit, seconds = self.limits.body_bytes, self.limits.body_seconds
         told = headers.get("content-length", "0")
         size, body = 0, bytearray()
@@ -129,7 +134,7 @@ class Guard:
                         return None
                     part = message.get("body", b"")
                     size += len(part)
-                    if size <= limit:
+                    if keep and size <= limit:
                         body += part
                     more = message.get("more_body", False)
         except TimeoutError:
