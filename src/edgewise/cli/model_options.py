@@ -103,7 +103,7 @@ def folder_format(run: Running | None) -> tuple[str, int]:
 
 
 def run_of(folder: Path, run: Running | None) -> Running:
-    """Return the options with the engine that such a folder is for."""
+    """Return the options with the engine that the folder was exported for."""
     run = run or Running()
     kind = kind_of(folder)
     for engine in get_args(Engines):

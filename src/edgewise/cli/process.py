@@ -120,11 +120,11 @@ def execute(work: Callable[[], int]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit; a rank, and what was interrupted, at once.
+    """Exit. Ranks and interrupted commands skip Python's own shutdown.
 
-    When Python ends in its own time, threads of PyTorch's that still hold on to other ranks may
-    wait for these (nccl), or abort the process though all went well (gloo, now and then). Once
-    KeyboardInterrupt has left an exec(), as of dataclasses, Python kills itself by SIGINT.
+    In a normal shutdown, threads of PyTorch that are connected to other ranks may wait for them
+    (nccl) or abort the process (gloo, now and then). After a KeyboardInterrupt within exec(), which
+    dataclasses use, Python would end itself by SIGINT.
     """
     # torchrun sends SIGTERM to all ranks when one has ended: it changes nothing now.
     for name in ("SIGINT", "SIGTERM", "SIGALRM"):

@@ -24,12 +24,14 @@ class DecodingSettings(Settings):
     alternatives: bool = Field(
         False, description="Give translations with the n_best likeliest tokens after the prefix."
     )
-    min_length: int = Field(0, ge=0, le=LONGEST, description="Minimum tokens of a translation.")
+    min_length: int = Field(
+        0, ge=0, le=LONGEST, description="Minimum length of a translation, in tokens."
+    )
     max_length: int | None = Field(
         None,
         ge=1,
         le=LONGEST,
-        description="Maximum tokens of a translation; none: see extra_tokens.",
+        description="Maximum length of a translation, in tokens; none: see extra_tokens.",
     )
     extra_tokens: int = Field(
         50,

@@ -98,7 +98,7 @@ class Transformer(nn.Module):
 
 
 class _WithoutRandomNumbers(TorchFunctionMode):
-    """Leaves tensors as they are where `nn.init` would draw their values.
+    """Skips the random initialisation by `nn.init`.
 
     On the meta device PyTorch does this through its compiler, whose import takes a second.
     """

@@ -87,7 +87,7 @@ class Guard:
         try:
             headers = Headers(scope=scope)
             refusal = self._refusal(scope["path"], headers)
-            # Read in any case: a client that is still sending might not see the response.
+            # Closing a connection while its client sends resets it: the response would be lost.
             body = await self._body(headers, receive, keep=refusal is None)
             if refusal is not None:
                 raise refusal
@@ -104,7 +104,7 @@ class Guard:
         await self.app(scope, replayed, send)
 
     def _refusal(self, path: str, headers: Headers) -> RefusedError | None:
-        """What is wrong with a request before its body is known."""
+        """Check what is known before the body; return the refusal, or None."""
         if self.open > self.limits.requests and path != "/health":
             return RefusedError(
                 503, "too many requests at a time: try again", **{"retry-after": "1"}
@@ -119,7 +119,7 @@ class Guard:
         return None
 
     async def _body(self, headers: Headers, receive: Receive, *, keep: bool) -> bytes | None:
-        """Read all of it, and return it if it is to be kept; None if the client has gone."""
+        """Read the body; return None if the client has disconnected. keep: otherwise discard it."""
         limit, seconds = self.limits.body_bytes, self.limits.body_seconds
         told = headers.get("content-length", "0")
         size, body = 0, bytearray()

@@ -77,7 +77,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def output_files(*paths: Path) -> Iterator[list[BinaryIO]]:
-    """Open files to write, which are replaced together in the end.
+    """Open files that replace the given paths together when the block ends.
 
     Links are followed, modes are kept. What is there and not a regular file, such as a device or a
     FIFO, is written into.
@@ -101,13 +101,13 @@ def output_files(*paths: Path) -> Iterator[list[BinaryIO]]:
 
 @contextmanager
 def output_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write, which is replaced in the end; see `output_files`."""
+    """Open a file that replaces `path` when the block ends; see `output_files`."""
     with output_files(path) as (file,):
         yield file
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file at once; see `output_files`."""
+    """Replace a text file atomically; see `output_files`."""
     with output_file(path) as file, _reported(path):
         # surrogatepass: names of files need not be UTF-8.
         file.write(text.encode("utf-8", "surrogatepass"))
@@ -115,7 +115,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a JSON file at once; see `output_files`."""
+    """Replace a JSON file atomically; see `output_files`."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -160,13 +160,13 @@ def remove(path: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Put a target back that a killed writer had moved away; see `replacing`.
+    """Restore a target that a killed writer had moved away; see `replacing`.
 
     Raise SettingError if another process is writing it.
     """
     if _journal_path(target).is_file():
-        with _journal(target):
-            pass  # which cleans up
+        with _journal(target):  # cleans up
+            pass
 
 
 def recover(folder: Path) -> None:
@@ -182,13 +182,12 @@ def recover(folder: Path) -> None:
         except DataError:
             _remove_empty(journal)
             continue
-        with _journal(folder / name):
-            pass  # which cleans up
+        restore(folder / name)
 
 
 @contextmanager
 def _journal(target: Path) -> Iterator[None]:
-    """Lock the journal of a target; clean up what it lists, before the block and after it."""
+    """Lock the journal of a target; remove the files it lists, before the block and after it."""
     require_locks()  # before a journal is made
     path = _journal_path(target)
     while True:
@@ -208,7 +207,7 @@ def _journal(target: Path) -> Iterator[None]:
             try:
                 yield
             finally:
-                # Else the next writer goes on where this one was interrupted.
+                # If something is left, the journal stays, and the next writer tries again.
                 if not path.exists() or not path.stat().st_size or _clean_up(*_listed(path)):
                     path.unlink(missing_ok=True)
             return
@@ -260,7 +259,7 @@ def _recorded(journal: Path) -> tuple[str, list[str]]:
 
 
 def _clean_up(target: Path, names: list[str]) -> bool:
-    """Put what was there back if there is no target, and remove the rest.
+    """Restore the old content if the target is missing, and remove the other listed files.
 
     Return whether nothing that is listed is left.
     """
@@ -273,7 +272,7 @@ def _clean_up(target: Path, names: list[str]) -> bool:
         if aside is not None and aside.exists():
             _put_back(aside, target)
     elif old is not None and new is not None and old.exists() and os.path.lexists(new):
-        return False  # somebody else has put something there: neither is ours to remove
+        return False  # another process has made the target: neither may be removed
     for path in paths:
         _delete(path)
     return not any(map(os.path.lexists, paths))
