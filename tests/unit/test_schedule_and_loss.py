@@ -57,6 +57,26 @@ def test_the_learning_rate_has_its_peak_at_the_end_of_the_warm_up() -> None:
     assert rates[36:] == sorted(rates[36:], reverse=True)
 
 
+def test_the_linear_schedule_decays_from_the_same_peak_to_zero_after_the_last_update() -> None:
+    # d_model = 64, warmup = 16, 20 updates: the peak is 1/32, the steps down are fifths of it.
+    rates = [learning_rate(step, d_model=64, warmup=16, decay_to=20) for step in range(1, 23)]
+    assert rates[:16] == [learning_rate(step, d_model=64, warmup=16) for step in range(1, 17)]
+    expected = [1 / 32, 4 / 160, 3 / 160, 2 / 160, 1 / 160, 0, 0]
+    assert rates[15:] == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def test_training_uses_the_schedule_that_is_set() -> None:
+    from edgewise.model.settings import ModelSettings
+    from edgewise.model.transformer import Transformer
+    from edgewise.training.trainer import Trainer
+
+    model = Transformer(ModelSettings(d_model=64, heads=2, d_ff=8), 300)
+    for schedule, expected in (("inverse_sqrt", 18**-0.5 / 8), ("linear", 3 / 160)):
+        settings = TrainingSettings(steps=20, warmup=16, schedule=schedule)
+        trainer = Trainer(model, settings)
+        assert trainer.learning_rate(18) == pytest.approx(expected, rel=1e-12)
+
+
 def test_the_papers_peak_is_that_of_its_formula() -> None:
     settings = TrainingSettings()
     rate = learning_rate(settings.warmup, 512, settings.warmup, settings.factor)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -21,6 +22,9 @@ class TrainingSettings(Settings):
         8, ge=1, description="Batches per update, over all devices; gradients are accumulated."
     )
     warmup: int = Field(4000, ge=1, description="Warm-up updates of the learning rate.")
+    schedule: Literal["inverse_sqrt", "linear"] = Field(
+        "inverse_sqrt", description="Decay after the warm-up; linear: to zero at the last update."
+    )
     factor: float = Field(1.0, gt=0, lt=1e6, description="Factor of the learning rate.")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="Label smoothing.")
     clip: float | None = Field(

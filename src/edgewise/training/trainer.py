@@ -69,6 +69,14 @@ class Trainer:
             torch.compile(model.states, dynamic=True) if settings.compile else model.states
         )
 
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of update number `step`."""
+        settings = self.settings
+        return learning_rate(
+            *(step, self.model.settings.d_model, settings.warmup, settings.factor),
+            decay_to=settings.steps if settings.schedule == "linear" else None,
+        )
+
     def update(self, step: int, batches: Sequence[Batch], totals: Totals | None = None) -> Update:
         """Update number `step`, the first is 1, by the gradient over all batches of all ranks.
 
@@ -77,7 +85,7 @@ class Trainer:
         """
         settings, size = self.settings, self.ranks.size
         totals = totals or Totals.of(batches)
-        rate = learning_rate(step, self.model.settings.d_model, settings.warmup, settings.factor)
+        rate = self.learning_rate(step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         losses = [torch.zeros(())] * totals.batches
