@@ -17,9 +17,9 @@ from statistics import median
 from timing import machine, save
 
 from edgewise.reproduction.cells import Changes
-from edgewise.reproduction.corpora import texts_of
+from edgewise.reproduction.corpora import prepare_corpus
 from edgewise.reproduction.experiments import read_experiment
-from edgewise.reproduction.scales import read_scale
+from edgewise.reproduction.scales import TranslationScale, read_scale
 from edgewise.reproduction.study import Study
 
 ROUNDS = 3
@@ -39,9 +39,9 @@ def measure(scale: str, corpus: Path, threads: int) -> None:
     """In a process of its own: print the seconds of the median update."""
     from edgewise.reproduction.speed import measure_speed
 
-    study = Study.of(read_experiment("table2"), read_scale(scale), Changes(threads=threads), Path())
+    study = Study(read_experiment("table2"), read_scale(scale), Changes(threads=threads), Path())
     (cell,) = study.cells(["en-de"], ["k16"], [1])
-    (speed,) = measure_speed({"k16": cell}, corpus, lambda done, of: None, UPDATES[scale])
+    (speed,) = measure_speed({"k16": cell}, corpus, UPDATES[scale])
     print(json.dumps(speed.seconds))
 
 
@@ -64,8 +64,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         for name in UPDATES:
             scale = read_scale(name)
+            assert isinstance(scale, TranslationScale)
             data = None if scale.files is None else arguments.data
-            corpus = texts_of(scale, "en-de", data, Path(out), print).corpus
+            corpus = prepare_corpus(scale, "en-de", data, Path(out), print).folder / "corpus"
             rounds = [
                 (updates_a_second(name, corpus, 2, 1), updates_a_second(name, corpus, 1, 2))
                 for _ in range(ROUNDS)

@@ -13,9 +13,9 @@ trains in, as the paper did; 25% to 40% of that in bfloat16, for a scale with mi
 from pathlib import Path
 
 from edgewise.model.settings import ModelSettings
-from edgewise.reproduction.cells import Cell, Changes, different
+from edgewise.reproduction.cells import Cell, Changes, without_duplicates
 from edgewise.reproduction.experiments import read_experiment
-from edgewise.reproduction.scales import read_scale
+from edgewise.reproduction.scales import TranslationScale, read_scale
 from edgewise.reproduction.study import Study
 
 TOKENS = 25_000  # of each side, an update
@@ -37,16 +37,19 @@ def operations(model: ModelSettings, vocabulary: int) -> float:
 
 def main() -> None:
     scale = read_scale("wmt14")
+    assert isinstance(scale, TranslationScale)
     cells: dict[str, list[Cell]] = {}
     for name in TABLES:
-        study = Study.of(read_experiment(name), scale, Changes(), Path())
+        study = Study(read_experiment(name), scale, Changes(), Path())
         cells[name] = study.cells(study.pairs, None, [1])
     big = next(cell for cell in cells["table1"] if cell.model.d_model == 1024)
     p100 = operations(big.model, scale.vocab_size) / SECONDS / GPUS
     print(f"P100: {p100 / 1e12:.1f} TFLOPS (from the big model's second an update on 8)\n")
     print("| | cells | operations | P100 hours | A100 hours, float32 | A100 hours, bfloat16 |")
     print("|---|---|---|---|---|---|")
-    cells["all, each cell once"] = different(cell for each in cells.values() for cell in each)
+    cells["all, each cell once"] = without_duplicates(
+        cell for each in cells.values() for cell in each
+    )
     for name, each in cells.items():
         total = sum(cell.training.steps * operations(cell.model, scale.vocab_size) for cell in each)
         ranges = [

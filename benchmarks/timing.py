@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from edgewise.reproduction.hardware import cpu
+from edgewise.provenance import cpu
 
 RESULTS = Path(__file__).parent / "results"
 

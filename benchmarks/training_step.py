@@ -27,10 +27,12 @@ from edgewise.model.initial import initialise
 from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer, sinusoids
 from edgewise.training.memory import keep_freed_memory
-from edgewise.training.settings import RunSettings
+from edgewise.training.settings import RunSettings, TrainingSettings
 from edgewise.training.trainer import Trainer
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+MULTI30K = Path(__file__).parents[1] / "configs" / "multi30k.toml"
+RELATIVE = ModelSettings()  # the paper's base model
+ABSOLUTE = ModelSettings(max_distance=None, sinusoids=True)
 LENGTH = 32
 SMOOTHING = 0.1
 Step = Callable[[], float]
@@ -45,11 +47,10 @@ def tokens(rows: int, vocabulary: int) -> tuple[NDArray[np.int64], ...]:
     return source, target_input, target
 
 
-def edgewise(config: str, rows: int, vocabulary: int) -> Step:
-    settings = RunSettings.read(CONFIGS / config)
-    model = Transformer(settings.model, vocabulary)
+def edgewise(settings: ModelSettings, rows: int, vocabulary: int) -> Step:
+    model = Transformer(settings, vocabulary)
     initialise(model, seed=1)
-    trainer = Trainer(model, settings.training)
+    trainer = Trainer(model, TrainingSettings())
     batch, done = Batch(*tokens(rows, vocabulary)), [0]
 
     def step() -> float:
@@ -61,10 +62,9 @@ def edgewise(config: str, rows: int, vocabulary: int) -> Step:
 
 def hugging_face(rows: int, vocabulary: int) -> Step:
     """MarianMTModel with the sizes of the paper's base model; the same dropouts as ours."""
-    sizes = RunSettings.read(CONFIGS / "paper-base-en-de-absolute.toml").model
     model = marian(
-        *(sizes, vocabulary),
-        dropout=sizes.dropout,
+        *(ABSOLUTE, vocabulary),
+        dropout=ABSOLUTE.dropout,
         attention_dropout=0.0,
         activation_dropout=0.0,
         max_position_embeddings=512,
@@ -112,7 +112,7 @@ class TorchTransformer(nn.Module):
 
 
 def torch_transformer(rows: int, vocabulary: int) -> Step:
-    sizes = RunSettings.read(CONFIGS / "multi30k.toml").model
+    sizes = RunSettings.read(MULTI30K).model
     model = TorchTransformer(sizes, vocabulary).train()
     return plain_step(model, model, rows, vocabulary)
 
@@ -143,10 +143,10 @@ def plain_step(
 
 BASE, SMALL = 32768, 8000  # pieces of the vocabularies
 CONTESTANTS: dict[str, Callable[[int], Step]] = {
-    "edgewise, absolute": lambda n: edgewise("paper-base-en-de-absolute.toml", n, BASE),
-    "edgewise, relative": lambda n: edgewise("paper-base-en-de-relative.toml", n, BASE),
+    "edgewise, absolute": lambda n: edgewise(ABSOLUTE, n, BASE),
+    "edgewise, relative": lambda n: edgewise(RELATIVE, n, BASE),
     "Hugging Face Marian": lambda n: hugging_face(n, BASE),
-    "edgewise, multi30k": lambda n: edgewise("multi30k.toml", n, SMALL),
+    "edgewise, multi30k": lambda n: edgewise(RunSettings.read(MULTI30K).model, n, SMALL),
     "nn.Transformer": lambda n: torch_transformer(n, SMALL),
 }
 

@@ -1,6 +1,7 @@
-"""The results that are kept: reports follow from cells, and cells from the entries of data."""
+"""The stored results: reports follow from cells, and cells contain numbers only."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,38 +9,32 @@ import pytest
 from approximately import assert_same_data, assert_same_text
 
 from edgewise.reproduction.cells import Changes
-from edgewise.reproduction.clutrr.settings import read_graph_experiment
-from edgewise.reproduction.clutrr.study import write_report
 from edgewise.reproduction.experiments import Experiment, read_experiment
+from edgewise.reproduction.results import Result
 from edgewise.reproduction.scales import read_scale
 from edgewise.reproduction.study import Study
 
 RESULTS = Path(__file__).parents[2] / "results"
+NUMBERS = re.compile(r"-?\d+(\.\d+)?(e-\d+)?( -?\d+(\.\d+)?(e-\d+)?)*")
 
 
-def asked(report: Path) -> tuple[Experiment, Changes]:
-    """The experiment of a report, and what was asked for otherwise: both,budget=4500.md."""
+def parse_name(report: Path) -> tuple[Experiment, Changes]:
+    """Return the experiment of a report and the changes in its name, as in both,budget=4500.md."""
     name, *given = report.stem.split(",")
     changes = (each.split("=") for each in given)
     return read_experiment(name), Changes(**{option: int(value) for option, value in changes})
 
 
-# Not those of times, which cannot be made again.
+def study_of(report: Path, out: Path) -> Study:
+    experiment, changes = parse_name(report)
+    return Study(experiment, read_scale(report.parent.name), changes, out)
+
+
+# Reports of times cannot be computed again.
 REPORTS = sorted(
-    path
-    for path in RESULTS.glob("reports/*/*.md")
-    if path.stem != "clutrr" and asked(path)[0].measure == "BLEU"
+    path for path in RESULTS.glob("reports/*/*.md") if parse_name(path)[0].measure == "quality"
 )
 CELLS = sorted(RESULTS.glob("cells/**/*.json"))
-GRAPH_CELLS = sorted(RESULTS.glob("cells/clutrr/**/*.json"))
-
-
-def assert_same_report(written: Path, stored: Path) -> None:
-    assert_same_text(written.read_text(), stored.read_text())
-    data = [json.loads(path.with_suffix(".json").read_text()) for path in (written, stored)]
-    assert_same_data(*data)
-    for path in (written, stored):
-        assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_there_are_results() -> None:
@@ -47,39 +42,36 @@ def test_there_are_results() -> None:
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_report_is_what_its_cells_give(report: Path, tmp_path: Path) -> None:
-    (experiment, changes), scale = asked(report), read_scale(report.parent.name)
-    shutil.copytree(RESULTS / "cells", tmp_path / "cells")
-    written = Study.of(experiment, scale, changes, tmp_path).write_report()
+def test_a_report_follows_from_its_cells(report: Path, tmp_path: Path) -> None:
+    scale = report.parent.name
+    shutil.copytree(RESULTS / "cells" / scale, tmp_path / "cells" / scale)
+    written = study_of(report, tmp_path).write_report()
     assert written is not None
-    assert_same_report(written, report)
+    assert_same_text(written.read_text(), report.read_text())
+    data = [json.loads(path.with_suffix(".json").read_text()) for path in (written, report)]
+    assert_same_data(*data)
+    for path in (written, report):
+        assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    "cell", sorted({*CELLS} - {*GRAPH_CELLS}), ids=lambda path: str(path.relative_to(RESULTS))
-)
-def test_a_cell_has_figures_and_no_text(cell: Path) -> None:
-    content = json.loads(cell.read_text())
+def test_every_stored_cell_is_in_a_report() -> None:
+    used = set()
+    for report in REPORTS:
+        study = study_of(report, RESULTS)
+        for pair in study.pairs:
+            for row in study.rows(pair):
+                used |= {*study.cell(row, pair, 1).result(RESULTS).parent.glob("seed*.json")}
+    assert used == set(CELLS)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_a_cell_has_numbers_only_and_its_scores_follow_from_them(cell: Path) -> None:
     assert cell.stat().st_size < 200_000
-    for part in content["parts"].values():
+    tests = Result.read(cell).tests
+    for name, part in json.loads(cell.read_text())["parts"].items():
         for values in part["by_sentence"].values():
             assert len(values.split()) == part["sentences"]
-            assert values.replace(" ", "").isdecimal()
-
-
-def test_the_report_of_graphs_is_what_its_cells_give(tmp_path: Path) -> None:
-    shutil.copytree(RESULTS / "cells" / "clutrr", tmp_path / "cells" / "clutrr")
-    written = write_report(read_graph_experiment(), tmp_path)
-    assert written is not None
-    report = RESULTS / "reports" / "clutrr" / "clutrr.md"
-    assert_same_report(written, report)
-
-
-@pytest.mark.parametrize("cell", GRAPH_CELLS, ids=lambda path: str(path.relative_to(RESULTS)))
-def test_a_cell_of_graphs_has_figures_and_no_text(cell: Path) -> None:
-    content = json.loads(cell.read_text())
-    assert cell.stat().st_size < 20_000
-    for test in content["tests"].values():
-        assert set(test) == {"accuracy", "best_possible", "graph", "distance", "correct"}
-        assert set(test["correct"].split()) <= {"0", "1"}
-        assert all(test[name].replace(" ", "").isdecimal() for name in ("graph", "distance"))
+            assert NUMBERS.fullmatch(values)
+        scores = part.get("metrics") or {"BLEU": part["bleu"]}  # the first cells have BLEU only
+        for metric, value in scores.items():
+            assert tests[name].sample(metric).value == pytest.approx(value, abs=1e-6)

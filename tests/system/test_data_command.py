@@ -275,7 +275,7 @@ def test_the_list_has_a_row_and_an_address_for_each_corpus(data: Commands) -> No
     assert (code, stderr) == (0, "")
     rows = stdout.splitlines()
     assert rows[0].split() == ["name", "pairs", "download", "ready", "what"]
-    assert rows[1].split()[:5] == ["multi30k", "29,000", "1.9", "MB", "no"]
+    assert rows[1].split()[:5] == ["multi30k", "29,000", "2.0", "MB", "no"]
     assert rows[3].split()[:5] == ["wmt14-en-de", "4,520,620", "1,695.0", "MB", "no"]
     assert rows[5].split()[:5] == ["wmt14-en-fr", "40,842,333", "6,655.8", "MB", "no"]
     what = rows[0].index("what")
@@ -326,7 +326,7 @@ def test_real_captions_come_from_a_folder_or_a_server(
     assert (code, stdout) == (0, f"{real.cache / 'multi30k'}\n")
     sizes = {path: len(server.files[path]) for path in server.sent}
     assert server.sent == sizes
-    assert len(sizes) == 9
+    assert len(sizes) == 15
     for name in ("train.en", "valid.fr", "test.de"):
         first, second = (
             gzip.decompress((folder / "multi30k" / f"{name}.gz").read_bytes())

@@ -1,9 +1,15 @@
-"""`edgewise reproduce`: cells, reports, interruption and continuation."""
+"""`edgewise reproduce`: cells, reports, interruption and continuation.
 
+What is specific to graphs is in test_clutrr_command.py.
+"""
+
+import gzip
+import itertools
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +21,17 @@ from typing import Any
 
 import pytest
 from forked_cells import fork_cells, plan
-from messages import assert_mentions
+from messages import assert_mentions, error_lines
 from small_runs import command as forked_command
 from tiny_model import Command
 
 from edgewise.cli.main import run
 from edgewise.data.grammar import pairs
+from edgewise.decoding import Translator
+from edgewise.evaluation import bleu
+from edgewise.reproduction.scales import read_scale
+from edgewise.reproduction.translation import _translate_with_length
+from edgewise.training.settings import RunSettings
 
 SCALE = """
 title = "very little"
@@ -61,6 +72,14 @@ FILES = """[files]
 train = ["train.{language}"]
 valid = ["valid.{language}"]
 test = ["test.{language}"]"""
+TWO_TESTS = FILES.replace(
+    'test = ["test.{language}"]',
+    '[files.test]\npictures = ["pictures.{language}"]\nnews = ["news.{language}"]',
+)
+COMMANDS = """[commands]
+files = ["one.txt.gz", "two.txt.gz"]
+max_target_words = 4
+valid = 20"""
 ROW = 'name = "wider"\ntitle = "mine, wider"\n[model]\nd_ff = 48\n'
 
 
@@ -105,11 +124,11 @@ def undisturbed(scale: Path) -> Path:
 
 
 def reports(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (out / "reports" / "tiny").iterdir()}
+    return {path.name: path.read_bytes() for path in out.glob("reports/*/*")}
 
 
 def measured(out: Path) -> dict[str, Any]:
-    """What all cells came to; not how long it took."""
+    """Return the results of all cells, without times."""
     found = {}
     for path in sorted((out / "cells").rglob("*.json")):
         content = json.loads(path.read_text())
@@ -220,9 +239,14 @@ def test_stopped_twenty_times_and_continued_it_comes_to_the_same_report(
             assert_the_same_in_the_end(scale, out, undisturbed)
 
 
-def corpus(folder: Path, *, lines: int = 300) -> None:
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def corpus(folder: Path, *, train: int = 300, tests: tuple[str, ...] = ("test",)) -> None:
     folder.mkdir(exist_ok=True)
-    for seed, (part, count) in enumerate({"train": lines, "valid": 12, "test": 12}.items()):
+    parts = {"train": train, "valid": 12} | dict.fromkeys(tests, 12)
+    for seed, (part, count) in enumerate(parts.items()):
         sides = zip(*pairs(count, seed), strict=True)
         for language, side in zip(("en", "de"), sides, strict=True):
             text = "".join(f"{line}\n" for line in side)
@@ -237,7 +261,7 @@ def test_a_corpus_that_changed_between_cells_is_told_and_no_cell_is_lost(tmp_pat
     done = command(*arguments(scale, out, *first))
     assert done.returncode == 0, done.stderr
     before = measured(out)
-    corpus(data, lines=301)
+    corpus(data, train=301)
     for rows in (first, ("--data", str(data), "--rows", "values", "--budget", "6")):
         done = command(*arguments(scale, out, *rows))
         assert done.returncode == 65
@@ -247,6 +271,168 @@ def test_a_corpus_that_changed_between_cells_is_told_and_no_cell_is_lost(tmp_pat
     done = command(*arguments(scale, tmp_path / "none", "--data", str(tmp_path / "no")))
     assert done.returncode == 2
     assert_mentions(done.stderr, tmp_path / "no", "--data")
+
+
+ABSOLUTE = "tiny/en-de/sinusoids=true,max_distance=none,steps=60/seed1"
+
+
+@pytest.fixture(scope="module")
+def two_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run two rows at a scale with two test sets and two metrics; return the folder of it all.
+
+    Better translations than those of so small a model are there already for one row.
+    """
+    folder = tmp_path_factory.mktemp("two-tests")
+    metrics = 'metrics = ["BLEU", "log-probability"]'
+    text = SCALE.replace("{corpus}", TWO_TESTS).replace("average = 3", f"average = 1\n{metrics}")
+    (folder / "tiny.toml").write_text(text)
+    corpus(folder / "data", tests=("pictures", "news"))
+    work = folder / "out" / "work" / ABSOLUTE
+    work.mkdir(parents=True)
+    for test, left_out in (("pictures", 1), ("news", 0)):
+        references = lines(folder / "data" / f"{test}.de")
+        text = "".join(f"{' '.join(line.split()[left_out:])}\n" for line in references)
+        (work / f"{test}.txt").write_text(text)
+    run_two_tests(folder, folder / "out")
+    return folder
+
+
+def run_two_tests(folder: Path, out: Path, *more: str) -> None:
+    asked = ("--scale", str(folder / "tiny.toml"), "--data", str(folder / "data"), "--budget", "60")
+    done = command("reproduce", "table1", *asked, "--out", str(out), *more)
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_test_set_is_stored_and_all_are_pooled_in_the_report(two_tests: Path) -> None:
+    out = two_tests / "out"
+    cell = measured(out)[f"cells/{ABSOLUTE}.json"]
+    assert cell["parts"].keys() == {"valid", "pictures", "news"}
+    for part in cell["parts"].values():
+        assert part["sentences"] == 12
+        assert part["metrics"].keys() == {"BLEU", "log-probability"}
+
+    text = (out / "reports/tiny/table1,budget=60.md").read_text()
+    for column in (
+        *("BLEU on test (24)", "log-probability on test (24)", "BLEU on validation (12)"),
+        *("BLEU on pictures (12)", "BLEU on news (12)"),
+    ):
+        assert f" | {column} |" in text
+    assert "| base, relative minus base, absolute | +0.3 | " in text
+
+    report = json.loads((out / "reports/tiny/table1,budget=60.json").read_text())
+    table = report["pairs"][0]["tables"][0]
+    scores = {
+        column["heading"]: score["values"]
+        for column, score in zip(table["columns"], table["scores"]["absolute"], strict=True)
+    }
+    translations, references = (
+        [line for test in ("pictures", "news") for line in lines(folder / f"{test}.{suffix}")]
+        for folder, suffix in ((out / "work" / ABSOLUTE, "txt"), (two_tests / "data", "de"))
+    )
+    assert scores["BLEU on test"] == pytest.approx([bleu(translations, references).value])
+    assert scores["BLEU on pictures"] < scores["BLEU on test"] < scores["BLEU on news"]
+    columns = [cell["parts"][part]["by_sentence"] for part in ("pictures", "news")]
+    total, pieces = (
+        sum(float(value) for each in columns for value in each[column].split())
+        for column in ("reference_log_probability", "reference_pieces")
+    )
+    assert scores["log-probability on test"] == pytest.approx([total / pieces])
+
+
+def test_the_same_seed_in_another_folder_gives_the_same_measurements(
+    two_tests: Path, tmp_path: Path
+) -> None:
+    run_two_tests(two_tests, tmp_path, "--rows", "relative")
+    again, before = measured(tmp_path), measured(two_tests / "out")
+    assert list(again) == ["cells/tiny/en-de/steps=60/seed1.json"]
+    assert again.items() <= before.items()
+
+
+def test_report_only_writes_reports_of_finished_cells_and_runs_nothing(
+    two_tests: Path, tmp_path: Path
+) -> None:
+    asked = ("reproduce", "table1", "--scale", str(two_tests / "tiny.toml"), "--budget", "60")
+    done = command(*asked, "--report-only", "--seeds", "1", "2", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert_mentions(done.stderr, "table1", "no cell is finished")
+    assert not list(tmp_path.iterdir())
+    shutil.copytree(two_tests / "out/cells", tmp_path / "cells")
+    done = command(*asked, "--report-only", "--seeds", "1", "2", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert plan(done.stderr)[:2] == ["2", "4"]
+    assert {path.name for path in tmp_path.iterdir()} == {"cells", "reports"}
+    assert reports(tmp_path) == reports(two_tests / "out")
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Return commands as those of SCAN, with up to 6 actions."""
+    counts = {"": 1, " twice": 2, " thrice": 3}
+    single = [
+        (verb + count, [f"I_{verb.upper()}"] * n)
+        for verb in ("walk", "run", "jump", "look")
+        for count, n in counts.items()
+    ]
+    double = [
+        pair
+        for (one, first), (two, second) in itertools.product(single, single)
+        for pair in (
+            (f"{one} and {two}", first + second),
+            (f"{one} after {two}", second + first),
+        )
+    ]
+    return single + double
+
+
+def test_commands_are_measured_with_and_without_their_length(tmp_path: Path) -> None:
+    found = commands()
+    (tmp_path / "data").mkdir()
+    for name, some in (("one", found[::2]), ("two", found[1::2])):
+        with gzip.open(tmp_path / "data" / f"{name}.txt.gz", "wt") as file:
+            file.writelines(f"IN: {text} OUT: {' '.join(actions)}\n" for text, actions in some)
+    head = """metrics = ["exact match", "exact match, length given"]
+by = "target_words"
+buckets = [4, 5, 6]
+average = 1"""
+    scale = tmp_path / "tiny.toml"
+    text = SCALE.replace("{corpus}", COMMANDS).replace("average = 3", head)
+    scale.write_text(
+        text.replace('"en-de"', '"commands-actions"')
+        .replace("= 400\n", "= 330\n", 1)
+        .replace("beam = 2\nextra_tokens = 2", "beam = 1\nmax_length = 8")
+    )
+    asked = ("--rows", "relative-k4", "--budget", "60", "--data", str(tmp_path / "data"))
+    done = command("reproduce", "scan", "--scale", str(scale), "--out", str(tmp_path), *asked)
+    assert done.returncode == 0, done.stderr
+
+    ((path, cell),) = measured(tmp_path).items()
+    assert path == "cells/tiny/commands-actions/max_distance=4,steps=60/seed1.json"
+    assert cell["parts"]["valid"]["sentences"] == 20
+    columns = {
+        name: [int(value) for value in values.split()]
+        for name, values in cell["parts"]["test"]["by_sentence"].items()
+    }
+    assert columns.keys() == {"source_words", "target_words", "exact", "exact_with_length"}
+    longer = [len(actions) for _, actions in found if len(actions) > 4]
+    assert sorted(columns["target_words"]) == sorted(longer)
+    # Greedy search that ends at the right place by itself is not changed by the length.
+    assert all(a <= b for a, b in zip(columns["exact"], columns["exact_with_length"], strict=True))
+
+    text = next(tmp_path.glob("reports/tiny/scan,*.md")).read_text()
+    for metric in ("exact match", "exact match, length given"):
+        assert f" | {metric} on test ({len(longer)}) | " in text
+        assert f"\n### {metric} on test, by target words\n" in text
+    assert text.count("|  | 5, longer than in training | 6, longer than in training |") == 2
+    assert f"\n| examples | {longer.count(5)} | {longer.count(6)} |\n" in text
+
+    folder = tmp_path / "work/tiny/commands-actions/max_distance=4,steps=60/seed1"
+    prepared = tmp_path / "work/corpora/tiny-commands-actions"
+    sources, references = (lines(prepared / f"test.{side}") for side in ("source", "target"))
+    translator = Translator.load(folder / "model")
+    translator.settings = read_scale(str(scale)).decoding
+    given = _translate_with_length(translator, sources, references)
+    assert [len(text.split()) for text in given] == columns["target_words"]
+    exact = [int(one == other) for one, other in zip(given, references, strict=True)]
+    assert exact == columns["exact_with_length"]
 
 
 def test_a_cell_that_fails_does_not_hold_up_the_others(scale: Path, tmp_path: Path) -> None:
@@ -305,7 +491,12 @@ def test_a_full_disk_loses_no_finished_cell(
         (["table1", "--pairs", "en-fr"], ("table1", "demo", "en-fr", "en-de")),
         (["table2", "--row", "no.toml"], ("no.toml", "--row")),
         (["table2", "--budget", "0"], ("--budget", 1, 0)),
+        (["table2", "--jobs", "0"], ("--jobs", 1, 0)),
+        (["table2", "--seeds", "-1"], ("seed", 0, -1)),
+        (["table1", "clutr"], ("clutr", "clutrr")),
+        (["table1", "clutrr", "--scale", "demo"], ("clutrr", "demo")),
         (["recipe", "--scale", "demo"], ("recipe", "demo", "multi30k-wu2021")),
+        (["scan"], ("scan", "--data")),
         ([], ("edgewise reproduce list",)),
     ],
 )
@@ -318,6 +509,26 @@ def test_what_cannot_be_is_told_before_anything_is_written(
     assert run(["reproduce", *more, "--out", str(tmp_path / "out")]) == 2
     assert_mentions(capsys.readouterr().err, *facts)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "facts"),
+    [
+        ("average = 3", 'average = 3\nmetrics = ["accuracy"]', ("metrics.0", "BLEU", "accuracy")),
+        ("average = 3", 'average = 3\nby = "hops"', ("by", "source_words", "hops")),
+        ("test = [", "[files.test]\nvalid = [", ("test", "valid")),
+        ("test = [", '[files.test]\n"a/b" = [', ("files.test", "a/b")),
+    ],
+)
+def test_a_scale_whose_cells_could_not_be_measured_is_refused(
+    old: str, new: str, facts: tuple[object, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(SCALE.replace("{corpus}", FILES).replace(old, new))
+    done = command(*arguments(path, tmp_path, "--dry-run"))
+    assert done.returncode == 2
+    (error,) = error_lines(done.stderr)
+    assert_mentions(error, path, *facts)
 
 
 def test_a_dry_run_says_what_would_be_run(tmp_path: Path) -> None:
@@ -337,18 +548,67 @@ def test_the_list_has_each_row_with_its_figure() -> None:
     assert done.returncode == 0
     assert "k256             k = 256                    en-de 25.8" in done.stdout
     assert "big-relative     big, relative              en-de 29.2" in done.stdout
+    assert "clutrr       Kinship graphs" in done.stdout
+    assert "  gated-keys " in done.stdout
 
 
-def test_the_cost_of_relative_positions(scale: Path, tmp_path: Path) -> None:
-    done = forked_command("reproduce", "cost", "--scale", str(scale), "--out", str(tmp_path))
+def test_settings_of_a_row_can_be_trained_by_edgewise_train(scale: Path, tmp_path: Path) -> None:
+    paths = ("--corpus", "text/corpus", "--out", "a/run")
+    done = command("reproduce", "settings", "table3", "keys", "--scale", str(scale), *paths)
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "reports" / "tiny" / "cost.md").read_text()
-    assert "| absolute | " in text and "| -7 % | " in text
-    content = json.loads((tmp_path / "reports" / "tiny" / "cost.json").read_text())
+    config = tmp_path / "keys.toml"
+    config.write_text(done.stdout)
+    tiny = read_scale(str(scale))
+    assert RunSettings.read(config) == RunSettings(
+        corpus=Path("text/corpus"),
+        out=Path("a/run"),
+        model=tiny.model.model_copy(update={"on_values": False}),
+        training=tiny.training.model_copy(update={"threads": 1}),
+    )
+    done = command("train", str(config))  # there is no such corpus, but the settings are read
+    assert done.returncode == 2
+    assert_mentions(done.stderr, "text/corpus")
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts"),
+    [
+        (["table3", "kyes"], ("table3", "wmt14", "kyes", "keys")),
+        (["table3", "keys", "--pair", "en-ed"], ("table3", "wmt14", "en-ed", "en-de")),
+        (["clutrr", "keys"], ("clutrr", "wmt14")),
+        (["clutrr", "keys", "--scale", "clutrr"], ("clutrr", "edgewise train")),
+        (["scan", "absolute", "--scale", "scan"], ("scan", "en-de", "commands-actions")),
+    ],
+)
+def test_settings_that_there_are_none_of_are_refused(
+    asked: list[str], facts: tuple[object, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["reproduce", "settings", *asked]) == 2
+    said = capsys.readouterr()
+    assert_mentions(said.err, *facts)
+    assert said.out == ""
+
+
+def test_the_cost_of_relative_positions_has_an_interval(scale: Path, tmp_path: Path) -> None:
+    some = ("--scale", str(scale), "--out", str(tmp_path), "--budget", "8")
+    done = forked_command("reproduce", "cost", *some)
+    assert done.returncode == 0, done.stderr
+    report = tmp_path / "reports" / "tiny" / "cost,budget=8.md"
+    content = json.loads(report.with_suffix(".json").read_text())
+    assert content["rounds"] == 8
     absolute, relative = content["rows"]
     assert absolute["against_first"] == 0.0
-    ratio = absolute["seconds"] / relative["seconds"]
-    assert relative["against_first"] == pytest.approx(100 * (ratio - 1))
+    assert absolute["interval"] == [0.0, 0.0]
+    low, high = relative["interval"]
+    assert -100 < low <= relative["against_first"] <= high
+    assert low < high
+    text = report.read_text()
+    assert "| absolute | " in text
+    assert f"| -7 % | {relative['against_first']:+.1f} % | {low:+.1f} to {high:+.1f} % |" in text
+    done = command("reproduce", "cost", *some)
+    assert done.returncode == 0
+    assert_mentions(done.stderr, report, "exists already")
+    assert report.read_text() == text
 
 
 @pytest.mark.long
@@ -359,7 +619,7 @@ def test_the_papers_base_model_makes_a_few_updates_on_two_ranks(tmp_path: Path) 
         "[training]\nsteps = 2\nbatch_tokens = 512\n[decoding]\nextra_tokens = 1\n"
     )
     data = tmp_path / "data"
-    corpus(data, lines=20_000)
+    corpus(data, train=20_000)
     for language in ("en", "de"):
         for part in ("valid", "test"):
             short = (data / f"{part}.{language}").read_text().splitlines(keepends=True)[:2]

@@ -13,8 +13,8 @@ from sacrebleu.significance import PairedTest, Result
 
 from edgewise.data.grammar import pairs
 from edgewise.errors import ArgumentError
-from edgewise.evaluation import SentenceStatistics, bleu, bleu_by_length, compare
-from edgewise.evaluation.bootstrap import RESAMPLES, bleu_of, interval
+from edgewise.evaluation import SentenceStatistics, bleu, bleu_by_length, bootstrap, compare
+from edgewise.evaluation.bootstrap import RESAMPLES, bleu_of, interval, resampled_sums
 
 REFERENCES = [german for _, german in pairs(150, seed=5)]
 SENTENCE = st.lists(st.sampled_from(["a", "b", "c.", "D", "e-f", "7"]), max_size=6).map(" ".join)
@@ -67,6 +67,14 @@ def test_the_score_of_a_part_is_that_of_its_sentences() -> None:
     chosen = np.arange(len(REFERENCES)) % 3 == 0
     part = SentenceStatistics.of(translations, REFERENCES).part(chosen)
     assert part.bleu().value == bleu(translations[::3], REFERENCES[::3]).value
+
+
+def test_many_sentences_are_drawn_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics = np.arange(60).reshape(20, 3)
+    kept = resampled_sums(statistics)
+    monkeypatch.setattr(bootstrap, "CACHED_SENTENCES", 19)
+    np.testing.assert_array_equal(resampled_sums(statistics), kept)
+    assert kept.shape == (RESAMPLES, 3)
 
 
 def test_resamples_of_two_sentences_by_hand() -> None:

@@ -1,27 +1,32 @@
 """The paper's tables as data: its figures, its settings, and which rows are one model."""
 
-import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from messages import assert_mentions, raises
 
+from edgewise.cli.main import run
 from edgewise.errors import SettingError
+from edgewise.model.settings import ModelSettings
 from edgewise.model.transformer import Transformer
-from edgewise.reproduction.cells import Cell, Changes, cell_of, different
+from edgewise.reproduction.cells import Cell, Changes, cell_for, without_duplicates
 from edgewise.reproduction.experiments import (
+    Row,
     experiment_names,
     read_experiment,
     read_row,
 )
-from edgewise.reproduction.scales import read_scale, scale_names
+from edgewise.reproduction.scales import Scale, TranslationScale, read_scale, scale_names
 from edgewise.reproduction.study import Study, require_known
+from edgewise.reproduction.translation import run_settings
 from edgewise.training.schedule import learning_rate
-from edgewise.training.settings import RunSettings
+from edgewise.training.settings import RunSettings, TrainingSettings
 
 FILES = 'base = "multi30k"\n[files]\ntrain = ["{}"]\nvalid = ["v"]\ntest = ["t"]'
-CONFIGS = Path(__file__).parents[2] / "configs"
+TESTS = 'base = "multi30k"\n[files]\ntrain = ["a"]\nvalid = ["v"]\n[files.test]\n{}'
+COMMANDS = 'base = "scan"\n[commands]\nfiles = ["{}"]\nmax_target_words = 9\nvalid = 9'
 PAPER = {
     "table1": {
         "absolute": {"en-de": 26.5, "en-fr": 38.2},
@@ -34,7 +39,8 @@ PAPER = {
         for k, figure in zip(
             (0, 1, 2, 4, 16, 64, 256), (12.5, 25.5, 25.8, 25.9, 25.8, 25.9, 25.8), strict=True
         )
-    },
+    }
+    | {"without": {}},
     "table3": {
         "keys-and-values": {"en-de": 25.8},
         "keys": {"en-de": 25.8},
@@ -44,9 +50,13 @@ PAPER = {
 }
 
 
-def cells(experiment: str, scale: str, pair: str = "en-de") -> dict[str, Cell]:
-    study = Study.of(read_experiment(experiment), read_scale(scale), Changes(), Path("out"))
+def cells_at(experiment: str, scale: Scale, pair: str) -> dict[str, Cell]:
+    study = Study(read_experiment(experiment), scale, Changes(), Path("out"))
     return {row.name: study.cell(row, pair, 1) for row in study.rows(pair)}
+
+
+def cells(experiment: str, scale: str, pair: str = "en-de") -> dict[str, Cell]:
+    return cells_at(experiment, read_scale(scale), pair)
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -61,7 +71,7 @@ def test_the_figures_are_the_papers(name: str) -> None:
 def test_every_row_is_a_model_at_every_scale_of_its_experiment(name: str) -> None:
     experiment = read_experiment(name)
     for scale in map(read_scale, experiment.scales):
-        pairs = Study.of(experiment, scale, Changes(), Path("out")).pairs
+        pairs = Study(experiment, scale, Changes(), Path("out")).pairs
         assert pairs
         for pair in pairs:
             named = cells(name, scale.name, pair)
@@ -77,19 +87,78 @@ def test_every_scale_belongs_to_an_experiment() -> None:
 @pytest.mark.parametrize("size", ["", "big-"])
 @pytest.mark.parametrize("pair", ["en-de", "en-fr"])
 @pytest.mark.parametrize("positions", ["absolute", "relative"])
-def test_the_rows_of_table_1_are_the_papers_configurations(
-    size: str, pair: str, positions: str
-) -> None:
+def test_the_rows_of_table_1_have_the_papers_settings(size: str, pair: str, positions: str) -> None:
+    # Section 4.1, in its order.
     cell = cells("table1", "wmt14", pair)[size + positions]
-    name = f"paper-{size or 'base-'}{pair}-{positions}.toml"
-    config = RunSettings(**tomllib.loads((CONFIGS / name).read_text("utf-8")))
-    assert cell.model == config.model
-    assert cell.training == config.training
-    assert cell.average == (20 if size else 1)
-    assert cell.ranks == 8
-    assert cell.scale.vocab_size == 32_768
-    decoding = cell.scale.decoding
-    assert (decoding.beam, decoding.length_penalty) == (4, 0.6)
+    model, training, scale = cell.model, cell.training, cell.scale
+    assert isinstance(scale, TranslationScale) and isinstance(model, ModelSettings)
+    is_base, is_relative = not size, positions == "relative"
+    assert scale.vocab_size == 32_768
+    assert (training.batch_tokens, training.batches, cell.ranks) == (4096, 8, 8)
+    assert (training.warmup, training.factor, training.schedule) == (4000, 1.0, "inverse_sqrt")
+    assert (training.label_smoothing, training.clip) == (0.1, None)
+    assert not training.mixed_precision
+    assert (scale.decoding.beam, scale.decoding.length_penalty) == (4, 0.6)
+    assert (model.encoder_layers, model.decoder_layers) == (6, 6)
+    assert (model.d_model, model.heads) == ((512, 8) if is_base else (1024, 16))
+    assert model.d_ff == (1024 if is_base else 4096)
+    assert model.dropout == (0.1 if is_base or pair == "en-fr" else 0.3)
+    assert (model.attention_dropout, model.norm) == (0.0, "post")
+    assert training.steps == (100_000 if is_base else 300_000)
+    if is_base:  # "did not use checkpoint averaging"
+        assert (cell.average, training.save_minutes) == (1, None)
+    else:
+        saved = training.save_minutes, training.save_every, training.keep
+        assert (cell.average, saved) == (20, (10, None, 20))
+    assert model.sinusoids != is_relative
+    assert model.max_distance == ((16 if is_base else 8) if is_relative else None)
+    if is_relative:
+        assert model.tables == ("head" if is_base else "layer")
+        assert (model.on_keys, model.on_values) == (True, True)
+
+
+@pytest.mark.parametrize("size", ["", "big-"])
+def test_relative_and_absolute_differ_in_positions_only(size: str) -> None:
+    rows = cells("table1", "wmt14")
+    one, other = rows[f"{size}relative"], rows[f"{size}absolute"]
+    assert one.training == other.training
+    differing = {name for name, value in one.model if value != getattr(other.model, name)}
+    assert differing - {"tables"} == {"max_distance", "sinusoids"}
+
+
+def test_the_defaults_are_the_papers_base_model() -> None:
+    cell = cells("table1", "wmt14")["relative"]
+    assert cell.model == ModelSettings()
+    default = TrainingSettings()
+    differing = {name for name, value in cell.training if value != getattr(default, name)}
+    assert differing == {"save_every"}
+
+
+@pytest.mark.parametrize("pair", ["en-de", "en-fr"])
+@pytest.mark.parametrize("row", PAPER["table1"])
+def test_settings_of_a_row_are_printed_as_a_file_that_training_reads(
+    row: str, pair: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = ["--corpus", "a corpus", "--out", "runs/one"]
+    assert run(["reproduce", "settings", "table1", row, "--pair", pair, *paths]) == 0
+    file = tmp_path / "run.toml"
+    file.write_text(capsys.readouterr().out)
+    cell = cells("table1", "wmt14", pair)[row]
+    assert RunSettings.read(file) == RunSettings(
+        corpus=Path("a corpus"), out=Path("runs/one"), model=cell.model, training=cell.training
+    )
+
+
+@pytest.mark.parametrize("scale", [name for name in scale_names() if name != "clutrr"])
+def test_settings_of_all_scales_survive_the_file(scale: str, tmp_path: Path) -> None:
+    for name in experiment_names():
+        experiment = read_experiment(name)
+        if scale in experiment.scales:
+            pair = Study(experiment, read_scale(scale), Changes(), tmp_path).pairs[0]
+            for cell in cells(name, scale, pair).values():
+                settings = run_settings(cell, Path("corpus"), Path("run"))
+                (tmp_path / "run.toml").write_text(settings.toml())
+                assert RunSettings.read(tmp_path / "run.toml") == settings
 
 
 def test_parameters_of_the_papers_models() -> None:
@@ -135,20 +204,133 @@ def test_rows_that_are_the_same_model_are_one_cell() -> None:
         for name in ("table1", "table2", "table3", "both", "propagation")
         for cell in cells(name, "multi30k").values()
     ]
-    assert len(different(every)) == 14
+    assert len(without_duplicates(every)) == 14
     assert len(every) == 21
+
+
+def test_tables_at_the_converged_scale_share_their_cells() -> None:
+    tables = {
+        name: cells(name, "multi30k-converged")
+        for name in ("table1", "table2", "table3", "both", "tuning")
+    }
+    shared = (
+        *(("table1", "relative"), ("table2", "k16"), ("table3", "keys-and-values")),
+        ("both", "relative"),
+    )
+    assert {tables[name][row].slug for name, row in shared} == {"unchanged"}
+    # The learning rate that was chosen is one of those that were tried.
+    for kind, slug in (("relative", "unchanged"), ("none", "max_distance=none")):
+        assert slug in {cell.slug for row, cell in tables["tuning"].items() if kind in row}
+    without = (("table2", "without"), ("table3", "neither"), ("both", "without"))
+    assert {tables[name][row].slug for name, row in without} == {"max_distance=none"}
+    assert "k256" not in tables["table2"]  # no caption is longer than 64 pieces
+    every = [cell for table in tables.values() for cell in table.values()]
+    assert (len(every), len(without_duplicates(every))) == (29, 19)
+
+
+def test_the_converged_scale_has_several_test_sets() -> None:
+    scale = read_scale("multi30k-converged")
+    years = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco")
+    assert scale.tests == ("valid", *years)
+    assert scale.parts == ("valid", "test")
+    assert read_scale("multi30k").tests == ("valid", "test")
+    assert read_scale("multi30k-short").tests == ("test",)
+
+
+def tuned_scale(folder: Path) -> Scale:
+    path = folder / "tuned.toml"
+    path.write_text(
+        'base = "multi30k-converged"\n[tuned.absolute]\nfactor = 1.36\nclip = "none"\n'
+        "[tuned.relative]\nfactor = 0.68\n[tuned.none]\nfactor = 0.34\n"
+    )
+    return read_scale(str(path))
+
+
+def test_tuned_training_settings_depend_on_the_kind_of_positions(tmp_path: Path) -> None:
+    scale = tuned_scale(tmp_path)
+    table1, table2, both = (cells_at(name, scale, "en-de") for name in ("table1", "table2", "both"))
+    for cell, factor, clip in (
+        (table1["absolute"], 1.36, None),
+        (table1["relative"], 0.68, 1.0),
+        (table2["k0"], 0.68, 1.0),  # one label is a kind of relative positions
+        (both["both"], 0.68, 1.0),
+        (both["without"], 0.34, 1.0),
+    ):
+        assert (cell.training.factor, cell.training.clip) == (factor, clip)
+        assert cell.asked()["training"]["factor"] == factor
+        untuned = table1["relative"].training
+        assert cell.training.model_copy(update={"factor": 0.68, "clip": 1.0}) == untuned
+
+
+def test_the_name_of_a_cell_shows_what_differs_from_tuned_settings(tmp_path: Path) -> None:
+    scale = tuned_scale(tmp_path)
+    assert cells_at("table1", scale, "en-de")["absolute"].slug == "sinusoids=true,max_distance=none"
+    tuning = cells_at("tuning", scale, "en-de")
+    assert {row: cell.slug.split(",")[-1] for row, cell in tuning.items()} == {
+        "absolute-0.0015": "factor=0.34",
+        "absolute-0.003": "factor=0.68",
+        "absolute-0.006": "max_distance=none",
+        "relative-0.0015": "factor=0.34",
+        "relative-0.003": "unchanged",
+        "relative-0.006": "factor=1.36",
+        "both-0.0015": "factor=0.34",
+        "both-0.003": "sinusoids=true",
+        "both-0.006": "factor=1.36",
+        "none-0.0015": "max_distance=none",
+        "none-0.003": "factor=0.68",
+        "none-0.006": "factor=1.36",
+    }
+    # A row of one's own replaces tuned settings.
+    row = Row(name="x", model={"sinusoids": True, "max_distance": None}, training={"factor": 2.0})
+    own = cell_for(row, scale, "en-de", 1, Changes())
+    assert (own.training.factor, own.training.clip) == (2.0, None)
+    assert own.slug == "sinusoids=true,max_distance=none,factor=2.0"
+
+
+def test_tuning_has_the_same_peaks_for_each_kind_of_positions() -> None:
+    tuning = cells("tuning", "multi30k-converged")
+    kinds: dict[str, list[float]] = {}
+    for row, cell in tuning.items():
+        kind, _, peak = row.rpartition("-")
+        training = cell.training
+        rate = learning_rate(training.warmup, cell.model.d_model, training.warmup, training.factor)
+        assert rate == pytest.approx(float(peak), rel=0.01)
+        kinds.setdefault(kind, []).append(training.factor)
+    assert kinds.keys() == {"absolute", "relative", "both", "none"}
+    assert len({tuple(factors) for factors in kinds.values()}) == 1
+
+
+def test_scan_is_tested_on_longer_sequences_than_it_is_trained_on() -> None:
+    scale = read_scale("scan")
+    assert isinstance(scale, TranslationScale) and scale.commands is not None
+    assert scale.longest_trained("commands-actions") == scale.commands.max_target_words == 26
+    assert min(scale.buckets) > 26
+    assert scale.metrics == ("exact match", "exact match, length given")
+    rows = cells("scan", "scan", "commands-actions")
+    distances = {row: cell.model.max_distance for row, cell in rows.items()}
+    expected = {"absolute": None, "relative-k4": 4, "relative-k16": 16, "both": 16, "without": None}
+    assert distances == expected
+    assert {row for row, cell in rows.items() if cell.model.sinusoids} == {"absolute", "both"}
+
+
+def test_the_budget_of_graphs_is_a_number_of_epochs() -> None:
+    scale, row = read_scale("clutrr"), read_experiment("clutrr").rows[0]
+    cell = cell_for(row, scale, "2-4", 1, Changes(budget=3))
+    assert (cell.training.epochs, cell.budget, scale.budget_unit) == (3, 3, "epochs")
+    assert cell.name == "clutrr/2-4/epochs=3/seed1"
+    assert (scale.longest_trained("2-4"), scale.longest_trained("2-3")) == (4, 3)
 
 
 def test_what_a_cell_depends_on_is_in_its_name() -> None:
     scale, row = read_scale("multi30k"), read_experiment("table2").rows[0]
     names = {
-        cell_of(row, scale, "en-de", 1, Changes()).name,
-        cell_of(row, scale, "en-de", 2, Changes()).name,
-        cell_of(row, scale, "en-fr", 1, Changes()).name,
-        cell_of(row, scale, "en-de", 1, Changes(budget=10)).name,
-        cell_of(row, scale, "en-de", 1, Changes(threads=2)).name,
-        cell_of(row, scale, "en-de", 1, Changes(ranks=2)).name,
-        cell_of(row, read_scale("demo"), "en-de", 1, Changes()).name,
+        cell_for(row, scale, "en-de", 1, Changes()).name,
+        cell_for(row, scale, "en-de", 2, Changes()).name,
+        cell_for(row, scale, "en-fr", 1, Changes()).name,
+        cell_for(row, scale, "en-de", 1, Changes(budget=10)).name,
+        cell_for(row, scale, "en-de", 1, Changes(threads=2)).name,
+        cell_for(row, scale, "en-de", 1, Changes(ranks=2)).name,
+        cell_for(row, read_scale("demo"), "en-de", 1, Changes()).name,
     }
     assert len(names) == 7
     assert "multi30k/en-de/max_distance=0/seed1" in names
@@ -187,7 +369,23 @@ def test_settings_that_no_model_has_are_told_with_the_row(
     path = tmp_path / "row.toml"
     path.write_text(f'name = "x"\n{text}')
     with raises(SettingError, "row x", *facts):
-        cell_of(read_row(path), read_scale("multi30k"), "en-de", 1, Changes())
+        cell_for(read_row(path), read_scale("multi30k"), "en-de", 1, Changes())
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "facts"),
+    [
+        ({"model": {"max_distance": 3}}, Changes(), ("row x", "max_distance")),
+        ({"training": {"steps": 3}}, Changes(), ("row x", "steps")),
+        ({"average": 2}, Changes(), ("row x", "average", 1, 2)),
+        ({}, Changes(ranks=2), ("--ranks", "clutrr", 1, 2)),
+    ],
+)
+def test_settings_that_graphs_do_not_have_are_refused(
+    row: dict[str, Any], changes: Changes, facts: tuple[object, ...]
+) -> None:
+    with raises(SettingError, *facts):
+        cell_for(Row(name="x", **row), read_scale("clutrr"), "2-4", 1, changes)
 
 
 def test_names_that_are_none_are_told_with_the_nearest(tmp_path: Path) -> None:
@@ -208,17 +406,19 @@ def test_a_scale_that_an_experiment_is_not_made_for_is_refused(tmp_path: Path) -
     own.write_text('base = "multi30k"\nparts = ["test"]\n')
     for experiment, scale, facts in (
         ("recipe", "multi30k", ("multi30k", "multi30k-wu2021")),
+        ("table1", "clutrr", ("clutrr", "demo", "wmt14")),
+        ("clutrr", "multi30k", ("multi30k", "clutrr")),
         ("length", str(own), ("scale", "buckets")),
         ("table3", str(own), ("valid", "own", "test")),
     ):
         read = read_experiment(experiment), read_scale(scale)
         with raises(SettingError, experiment, *facts):
-            Study.of(*read, Changes(), Path("out"))
+            Study(*read, Changes(), Path("out"))
 
 
 def test_rows_and_pairs_that_are_nowhere_are_told() -> None:
     demo = [
-        Study.of(read_experiment(name), read_scale("demo"), Changes(), Path("out"))
+        Study(read_experiment(name), read_scale("demo"), Changes(), Path("out"))
         for name in ("table1", "table2")
     ]
     for pairs, rows, known in (
@@ -257,6 +457,32 @@ def test_a_scale_of_ones_own_may_be_based_on_another(tmp_path: Path) -> None:
         (FILES.format("/a"), ("/a", "--data")),
         (FILES.format("../a"), ("../a", "--data")),
         ('base = "multi30k"\n[files]\ntrain = []', ("files.train", 1)),
+        (TESTS.format(""), ("files.test", 1)),
+        (TESTS.format("flickr = []"), ("files.test.flickr", 1)),
+        (TESTS.format('flickr = ["../a"]'), ("../a", "--data")),
+        (TESTS.format('valid = ["t"]'), ("files", "test", "valid")),
+        (TESTS.format('train = ["t"]'), ("files", "test", "train")),
+        (TESTS.format('test = ["t"]\nother = ["u"]'), ("files.test", "test", "several")),
+        (TESTS.format('"../a" = ["t"]'), ("files", "test", "../a")),
+        (COMMANDS.format("{x}"), ("{x}", "{language}")),
+        (COMMANDS.format("../a"), ("../a", "--data")),
+        ('base = "scan"\n[grammar]\ntrain = 9\nvalid = 9\ntest = 9', ("grammar", "commands")),
+        ('base = "multi30k"\nmetrics = ["BLUE"]', ("metrics.0", "'BLUE'", "'BLEU'")),
+        ('base = "multi30k"\nmetrics = ["accuracy"]', ("metrics.0", "'accuracy'", "'BLEU'")),
+        ('base = "multi30k"\nmetrics = []', ("metrics", 1)),
+        ('base = "multi30k"\nby = "hops"', ("by", "'hops'", "'source_words'")),
+        ('base = "multi30k"\n[tuned.rotary]\nfactor = 2.0', ("rotary", "'absolute'")),
+        ('base = "multi30k"\nheld_out = 5', ("held_out", "max_source_words", "buckets")),
+        (
+            'base = "multi30k-converged"\nheld_out = 5\nmax_source_words = 9\nbuckets = [9, 12]',
+            ("held_out", "test"),
+        ),
+        ('base = "clutrr"\ntask = "grahps"', ("task", "'grahps'", "graphs")),
+        ('base = "clutrr"\ntask = ["graphs"]', ("task", "graphs")),
+        ('base = "clutrr"\npairs = ["2-4"]', ("sets", "pairs")),
+        ('base = "clutrr"\nmetrics = ["BLEU"]', ("metrics.0", "'BLEU'", "'accuracy'")),
+        ('base = "clutrr"\nparts = ["valid"]', ("parts.0", "'test'")),
+        ('base = "clutrr"\n[model]\nlayers = 0', ("model.layers", 1, 0)),
     ],
 )
 def test_a_scale_that_is_none_is_told_why(

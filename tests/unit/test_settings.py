@@ -1,4 +1,4 @@
-"""Settings: the paper's numbers, what is refused, and that a file holds them without loss."""
+"""Settings: what is refused, and that a file holds them without loss."""
 
 import tomllib
 from pathlib import Path
@@ -13,7 +13,6 @@ from edgewise.training.settings import CHANGEABLE, RunSettings, TrainingSettings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(path.name for path in CONFIGS.glob("*.toml"))
-PAPER = [name for name in FILES if name.startswith("paper-")]
 
 
 def load(name: str) -> RunSettings:
@@ -25,71 +24,6 @@ def test_every_configuration_loads_and_says_where_it_writes(name: str) -> None:
     settings = load(name)
     assert settings.out.is_relative_to(Path("runs") / name.removesuffix(".toml"))
     assert not settings.corpus.is_absolute()
-
-
-def test_the_paper_has_eight_configurations() -> None:
-    expected = [
-        f"paper-{size}-{languages}-{positions}.toml"
-        for size in ("base", "big")
-        for languages in ("en-de", "en-fr")
-        for positions in ("absolute", "relative")
-    ]
-    assert expected == PAPER
-
-
-@pytest.mark.parametrize("name", PAPER)
-def test_configurations_have_the_papers_numbers(name: str) -> None:
-    # Section 4.1, in its order.
-    settings = load(name)
-    model, training = settings.model, settings.training
-    base, french = "base" in name, "en-fr" in name
-    assert training.batch_tokens == 4096  # per GPU,
-    assert training.batches == 8  # of which there were 8
-    assert training.warmup == 4000
-    assert training.factor == 1.0
-    assert training.label_smoothing == 0.1
-    assert training.clip is None
-    assert (model.encoder_layers, model.decoder_layers) == (6, 6)
-    assert model.d_model == (512 if base else 1024)
-    assert model.d_model // model.heads == 64
-    assert model.heads == (8 if base else 16)
-    assert model.d_ff == (1024 if base else 4096)
-    assert model.dropout == (0.1 if base or french else 0.3)
-    assert model.attention_dropout == 0.0
-    assert model.norm == "post"
-    assert training.steps == (100_000 if base else 300_000)
-    if base:  # "did not use checkpoint averaging"
-        assert training.save_minutes is None
-    else:
-        assert (training.save_minutes, training.save_every, training.keep) == (10, None, 20)
-    if "relative" in name:
-        assert model.max_distance == (16 if base else 8)
-        assert model.tables == ("head" if base else "layer")
-        assert (model.on_keys, model.on_values) == (True, True)
-        assert not model.sinusoids
-    else:
-        assert model.max_distance is None
-        assert model.sinusoids
-    assert str(settings.corpus) == f"corpora/wmt14-{'en-fr' if french else 'en-de'}"
-    assert not training.mixed_precision
-
-
-@pytest.mark.parametrize("name", [name for name in PAPER if "relative" in name])
-def test_relative_and_absolute_differ_in_positions_and_folder_only(name: str) -> None:
-    relative, absolute = load(name).flat(), load(name.replace("relative", "absolute")).flat()
-    differing = {key for key in relative if relative[key] != absolute[key]}
-    assert differing - {"model.tables"} == {"out", "model.max_distance", "model.sinusoids"}
-
-
-def test_the_defaults_are_the_papers_base_model() -> None:
-    settings = load("paper-base-en-de-relative.toml")
-    assert settings.model == ModelSettings()
-    differing = {
-        name
-        for name, value in settings.training.model_dump().items()
-        if value != getattr(TrainingSettings(), name)
-    }
-    assert differing <= {"save_every"}
 
 
 # To a file and back.
@@ -126,7 +60,7 @@ def test_every_value_survives_the_file() -> None:
             **{"steps": 6, "batch_tokens": 7, "batches": 15, "warmup": 9, "factor": 1e-30},
             **{"label_smoothing": 1 / 3, "clip": 1e22, "seed": 2**70, "validate_every": 10},
             **{"validate_bleu": 17, "patience": 11, "save_every": None, "save_minutes": 0.5},
-            **{"keep": 13},
+            **{"keep": 13, "schedule": "linear"},
             **{"device": "cuda:1", "threads": 14, "mixed_precision": True, "compile": True},
         ),
     )

@@ -1,4 +1,4 @@
-"""How the cells of a reproduction go, on the terminal."""
+"""Progress of the cells of a reproduction, on the terminal."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -9,33 +9,33 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from edgewise.cli.console import progress_bars, say
 from edgewise.cli.training_progress import duration
 from edgewise.reproduction.cells import Cell
-from edgewise.reproduction.grid import Running, update_of
+from edgewise.reproduction.grid import RunningCell, update_of
 
 LINE_EVERY = 30.0  # seconds, where there is no terminal
 
 
 @contextmanager
 def grid_progress(cells: Sequence[Cell]) -> Iterator["GridProgress"]:
-    """A bar for each cell that is running on a terminal; a line now and then elsewhere."""
+    """Show a bar for each running cell on a terminal, otherwise a line every half minute."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with progress_bars(*columns) as bars:
         yield GridProgress(bars, cells)
 
 
 class GridProgress:
-    """Told of cells that run and that end."""
+    """Shows running cells, and prints a line for each that ends."""
 
     def __init__(self, bars: Progress, cells: Sequence[Cell]) -> None:
         self._bars = bars
-        self._left = {cell.name: cell.training.steps for cell in cells}
-        self._begun: dict[str, int] = {}  # the update each went on from
+        self._left = {cell.name: cell.budget for cell in cells}
+        self._begun: dict[str, int] = {}  # the update each was resumed from
         self._done, self._count, self._total = 0, 0, len(cells)
         self._start = time.monotonic()
         self._last_line = self._start
         self._tasks: dict[str, TaskID] = {}
 
-    def told(self, running: Sequence[Running[Cell]]) -> None:
-        """How far each is."""
+    def show(self, running: Sequence[RunningCell]) -> None:
+        """Show the progress of the running cells."""
         now = {each.cell.name: update_of(each.folder) for each in running}
         for name, update in now.items():
             self._begun[name] = min(update, self._begun.get(name, update))
@@ -43,21 +43,21 @@ class GridProgress:
             for each in running:
                 name = each.cell.name
                 if name not in self._tasks:
-                    steps = each.cell.training.steps
+                    steps = each.cell.budget
                     self._tasks[name] = self._bars.add_task(name, total=steps)
                 self._bars.update(self._tasks[name], completed=now[name])
         elif time.monotonic() - self._last_line > LINE_EVERY:
             self._last_line = time.monotonic()
             at = "; ".join(
-                f"{each.cell.name} {now[each.cell.name]:,} of {each.cell.training.steps:,}"
+                f"{each.cell.name} {now[each.cell.name]:,} of {each.cell.budget:,}"
                 for each in running
             )
             say(f"{self._count} of {self._total} cells, {self._time_left(now)}: {at}")
 
-    def ended(self, cell: Cell) -> None:
-        """A cell is stored."""
+    def end(self, cell: Cell) -> None:
+        """Print that a result is stored."""
         self._count += 1
-        self._done += cell.training.steps - self._begun.get(cell.name, 0)
+        self._done += cell.budget - self._begun.get(cell.name, 0)
         self._left.pop(cell.name, None)
         if cell.name in self._tasks:
             self._bars.remove_task(self._tasks.pop(cell.name))

@@ -77,9 +77,10 @@ class PublicCorpus:
         return sum(file.size for file in files)
 
 
-def _multi30k(name: str, size: int, md5: str, text: str) -> Text:
+def _multi30k(name: str, size: int, md5: str | None, text: str) -> Text:
     address = f"https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{name}"
-    return Text(File(f"multi30k/{name}", address, size, (f"text:{text}", f"md5:{md5}")))
+    hashes = (f"text:{text}",) if md5 is None else (f"text:{text}", f"md5:{md5}")
+    return Text(File(f"multi30k/{name}", address, size, hashes))
 
 
 def _archive(address: str, size: int, sha256: str) -> File:
@@ -97,7 +98,7 @@ def _newstest(name: str, size: int, text: str) -> Text:
 
 
 # The md5 are torchtext's (torchtext/experimental/datasets/raw/multi30k.py); the sha256 of the texts
-# are of a copy of that repository, whose files were packed anew.
+# are of a copy of that repository, whose files were packed anew. It has none of the tests of 2017.
 # fmt: off
 _MULTI30K = (
     PublicBitext("train", 29_000, ({
@@ -123,6 +124,22 @@ _MULTI30K = (
             "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16"),
         "fr": _multi30k("test_2016_flickr.fr.gz", 22_144, "08dc7cd4a662f31718412de95ca9bfe3",
             "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6"),
+    },)),
+    PublicBitext("test.2017_flickr", 1_000, ({
+        "en": _multi30k("test_2017_flickr.en.gz", 19_138, None,
+            "ce1450ddc5ab0834502579d77a170849952e15a2938b34cc503bdc25ebb4fb98"),
+        "de": _multi30k("test_2017_flickr.de.gz", 21_471, None,
+            "c3078bc3b36808bf9d20eb2347ed6137016179ef59ec0d2b9b8ecc3fb2880081"),
+        "fr": _multi30k("test_2017_flickr.fr.gz", 20_434, None,
+            "6f3764e31dac41e9455e612958bcfd4e877c5e15cd66df2c2b2be6d9bd83e5b6"),
+    },)),
+    PublicBitext("test.2017_mscoco", 461, ({
+        "en": _multi30k("test_2017_mscoco.en.gz", 8_844, None,
+            "43051fdfa86fd5395182e718a94ca67b1b227b9f7c79596ff0f6b813216981d2"),
+        "de": _multi30k("test_2017_mscoco.de.gz", 10_230, None,
+            "58277df3c75f92f7145a11b910b553d1cf82c439249d4dc237c899609eafac22"),
+        "fr": _multi30k("test_2017_mscoco.fr.gz", 9_751, None,
+            "39cde3f43f32b0a6bf29ce4917a46329ff32e53070c2fac87506695a740ae0a0"),
     },)),
 )
 

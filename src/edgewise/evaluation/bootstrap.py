@@ -1,10 +1,11 @@
 """BLEU of resampled corpora, from what it needs to know of each sentence."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 
@@ -12,6 +13,7 @@ from edgewise.evaluation.bleu import Score, require_same_count
 
 # With sacreBLEU's number and seed the resamples are the same as its own.
 RESAMPLES, SEED = 1000, 12345
+CACHED_SENTENCES = 4000  # up to this number the draws are kept: 32 MB
 Interval = tuple[float, float]
 
 
@@ -62,17 +64,37 @@ class SentenceStatistics:
 
         What is drawn depends on the number of sentences alone: for two systems it is the same.
         """
-        generator = np.random.default_rng(SEED)
-        number = len(self.counts)
-        sums = np.empty((RESAMPLES, self.counts.shape[1]), dtype=np.int64)
-        for row in sums:
-            drawn = generator.integers(number, size=number)
-            row[:] = np.bincount(drawn, minlength=number) @ self.counts
-        return bleu_of(sums)
+        return bleu_of(resampled_sums(self.counts))
 
     def interval(self) -> Interval | None:
         """Of 95 %, around BLEU; None for a single sentence, which all resamples would be."""
         return interval(self.resampled()) if len(self.counts) > 1 else None
+
+
+def resampled_sums(
+    statistics: Num[np.ndarray, "sentence statistic"],
+) -> Num[np.ndarray, "resample statistic"]:
+    """Return the sums over sentences drawn with replacement, as many as there are.
+
+    The draws depend only on the number of sentences.
+    """
+    number = len(statistics)
+    if number <= CACHED_SENTENCES:
+        sums: Num[np.ndarray, "resample statistic"] = _cached_counts(number) @ statistics
+        return sums
+    return np.stack([counts @ statistics for counts in _counts(number)])
+
+
+def _counts(number: int) -> Iterator[Int[np.ndarray, "sentence"]]:
+    """Yield how often each sentence is in each resample."""
+    generator = np.random.default_rng(SEED)
+    for _ in range(RESAMPLES):
+        yield np.bincount(generator.integers(number, size=number), minlength=number)
+
+
+@functools.lru_cache(maxsize=8)
+def _cached_counts(number: int) -> Int[np.ndarray, "resample sentence"]:
+    return np.stack(list(_counts(number)))
 
 
 def bleu_of(sums: Int[np.ndarray, "corpus 10"]) -> Float[np.ndarray, "corpus"]:

@@ -1,11 +1,12 @@
-"""The corpus of a scale: its files found, hashed, cut to what is trained on, and prepared."""
+"""The corpus of a translation scale: files found, hashed, split by length, and prepared."""
 
+import gzip
 import hashlib
 import itertools
 import os
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,85 +17,77 @@ from edgewise.data.grammar import pairs as grammar_pairs
 from edgewise.data.prepare import Bitext, count_pairs, prepare
 from edgewise.data.text import TextFile
 from edgewise.errors import DataError, SettingError
-from edgewise.reproduction.scales import Files, Grammar, Scale
+from edgewise.reproduction.scales import Commands, Files, Grammar, TranslationScale
+from edgewise.reproduction.task import PreparedData, Say
 from edgewise.storage import new_folder, read_json, sha256, write_json
 
-PARTS = ("train", "valid", "test")
-Say = Callable[[str], None]
+PAIR_SIDES = ("source", "target")
 Pair = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Ready for the cells of a scale and a pair of languages."""
-
-    corpus: Path  # prepared
-    files: dict[str, str]  # sha256 of what it was made from
-    folder: Path
-
-    def part(self, name: str) -> list[Pair]:
-        """Sources and references of valid or test."""
-        return list(zip(*(lines_of(self.folder / f"{name}.{side}") for side in SIDES), strict=True))
-
-
-SIDES = ("source", "target")
+Bitexts = dict[str, list[tuple[TextFile, TextFile]]]
 
 
 def lines_of(path: Path) -> list[str]:
-    r"""The lines of a text file, of which \n alone ends one."""
+    r"""Return the lines of a text file; only \n ends a line."""
     return path.read_bytes().decode().split("\n")[:-1]
 
 
-def texts_of(scale: Scale, pair: str, data: Path | None, out: Path, say: Say) -> Texts:
-    """The corpus, prepared once and kept in `out`; DataError if its files have changed since."""
+def prepare_corpus(
+    scale: TranslationScale, pair: str, data: Path | None, out: Path, say: Say
+) -> PreparedData:
+    """Prepare the corpus once in `out`; DataError if its files have changed since."""
     folder = out / "work" / "corpora" / f"{scale.name}-{pair}"
-    found = None if scale.files is None else _find(scale, scale.files, pair, data)
-    files = _hashes(scale, found)
+    found: Bitexts = {}
+    generated: dict[str, list[Pair]] = {}
+    if scale.files is not None:
+        found = _find_files(scale, scale.files, pair, data)
+        files = _file_hashes(found)
+    elif scale.commands is not None:
+        paths = _find_commands(scale, scale.commands, data)
+        files = {path.name: sha256(path) for path in paths}
+        generated = scale.commands.split([pair for path in paths for pair in _commands(path)])
+    else:
+        assert scale.grammar is not None
+        generated = _generate(scale.grammar)
+        files = {
+            f"{part}, generated": hashlib.sha256(repr(pairs).encode()).hexdigest()
+            for part, pairs in generated.items()
+        }
     if (folder / "files.json").is_file():
         _require_same(read_json(folder / "files.json"), files, scale, folder, out)
-        return Texts(folder / "corpus", files, folder)
+        return PreparedData(folder, files)
     if folder.exists() and any(folder.iterdir()):
         raise SettingError(f"{folder} exists and is not a prepared corpus: move it away")
     say(f"preparing {scale.name}, {pair}")
     with new_folder(folder) as new:
-        if found is None:
-            assert scale.grammar is not None
-            lines = _generated(scale.grammar)
-        else:
-            lines = {part: _lines(found[part], scale) for part in ("valid", "test")}
-            if _is_cut(scale):
-                lines["train"] = _lines(found["train"], scale, strict=False)
+        lines: dict[str, Iterator[Pair]] = {part: iter(pairs) for part, pairs in generated.items()}
+        changes_text = scale.files is not None and scale.files.remove != ""
+        for part, bitexts in found.items():
+            # Training files that are used whole are not copied: the paper's have gigabytes.
+            if part != "train" or changes_text or scale.max_source_words is not None:
+                lines[part] = _lines(bitexts, scale, strict=part != "train")
         _write(new, scale, lines)
-        bitexts = {
-            # What need not be cut is not copied: the paper's corpora have gigabytes.
-            part: [Bitext(TextFile(new / f"{part}.source"), TextFile(new / f"{part}.target"))]
-            if part in lines or found is None
-            else [Bitext(*bitext) for bitext in found[part]]
-            for part in ("train", "valid")
-        }
-        prepare(
-            new / "corpus",
-            bitexts["train"],
-            bitexts["valid"],
-            vocab=scale.vocab_size,
-            workers=cores(),
-        )
-        for side in SIDES:
+        written = Bitext(TextFile(new / "train.source"), TextFile(new / "train.target"))
+        train = [written] if "train" in lines else [Bitext(*each) for each in found["train"]]
+        valid = Bitext(TextFile(new / "valid.source"), TextFile(new / "valid.target"))
+        prepare(new / "corpus", train, [valid], vocab=scale.vocab_size, workers=cores())
+        for side in PAIR_SIDES:
             (new / f"train.{side}").unlink(missing_ok=True)  # as large as the corpus
         write_json(new / "files.json", {"preparation": scale.preparation(), "files": files})
-    return Texts(folder / "corpus", files, folder)
+    return PreparedData(folder, files)
 
 
-def _require_same(known: Any, files: dict[str, str], scale: Scale, folder: Path, out: Path) -> None:
-    """Raise unless the prepared corpus is of these files, prepared like this."""
+def _require_same(
+    known: Any, files: dict[str, str], scale: TranslationScale, folder: Path, out: Path
+) -> None:
+    """Raise unless the prepared corpus was made from these files with these settings."""
     if not isinstance(known, dict) or not {"preparation", "files"} <= known.keys():
         raise DataError(f"{folder / 'files.json'} is damaged: remove {folder}")
     before, now = known["preparation"], scale.preparation()
     changed = [f"{n} was {before.get(n)}, is {now[n]}" for n in now if before.get(n) != now[n]]
     if changed:
         raise SettingError(
-            f"{folder} was prepared otherwise: {'; '.join(changed)} (set it back, or give another "
-            "--out)"
+            f"{folder} was prepared with other settings: {'; '.join(changed)} (set it back, or "
+            "give another --out)"
         )
     if known["files"] != files:
         names = sorted(files | known["files"])
@@ -105,18 +98,8 @@ def _require_same(known: Any, files: dict[str, str], scale: Scale, folder: Path,
         )
 
 
-def _is_cut(scale: Scale) -> bool:
-    removed = scale.files is not None and scale.files.remove
-    return bool(removed) or scale.max_source_words is not None
-
-
-Bitexts = dict[str, list[tuple[TextFile, TextFile]]]
-
-
-def _find(scale: Scale, files: Files, pair: str, data: Path | None) -> Bitexts:
-    """The files of each part; SettingError says which ones are not there, and what to do."""
-    source, target = pair.split("-")
-    name = (scale.catalogue or "").format(pair=pair)
+def _data_folder(scale: TranslationScale, name: str, data: Path | None) -> tuple[Path, str]:
+    """Return the folder with the corpus, and the remedy if a file is missing from it."""
     remedy = "give the folder that has it with --data"
     if name in CORPORA:
         remedy += f", or fetch it: edgewise data get {name}"
@@ -126,27 +109,29 @@ def _find(scale: Scale, files: Files, pair: str, data: Path | None) -> Bitexts:
         raise SettingError(f"{scale.name} needs a corpus, {scale.title}: {remedy}")
     if not data.is_dir():
         raise SettingError(f"there is no folder {data}: {remedy}")
-    folder = data / name if name and (data / name).is_dir() else data
+    return (data / name if name and (data / name).is_dir() else data), remedy
+
+
+def _find_files(scale: TranslationScale, files: Files, pair: str, data: Path | None) -> Bitexts:
+    """Return the files of each part; SettingError names the missing ones."""
+    languages = pair.split("-")
+    folder, remedy = _data_folder(scale, (scale.catalogue or "").format(pair=pair), data)
     result: Bitexts = {}
-    for part in PARTS:
-        patterns = getattr(files, part)
+    for part, patterns in {"train": files.train, "valid": files.valid, **files.test}.items():
         for pattern in patterns:
-            sides = [
-                sorted(folder.glob(pattern.format(language=language)))
-                for language in (source, target)
-            ]
+            sides = [sorted(folder.glob(pattern.format(language=each))) for each in languages]
             if sides[0]:
                 break
         if not sides[0] or len(sides[0]) != len(sides[1]):
             wanted = " or ".join(
-                f"{pattern.format(language=language)}"
-                for language in dict.fromkeys((source, target))
+                pattern.format(language=language)
+                for language in dict.fromkeys(languages)
                 for pattern in patterns
             )
             raise SettingError(
                 f"{folder} lacks {wanted}, the {part} part of {scale.name}: {remedy}"
             )
-        columns = [files.columns.get(language) for language in (source, target)]
+        columns = [files.columns.get(language) for language in languages]
         result[part] = [
             (_text(one, columns[0]), _text(other, columns[1]))
             for one, other in zip(*sides, strict=True)
@@ -158,36 +143,51 @@ def _text(path: Path, column: int | None) -> TextFile:
     return TextFile.parse(str(path) if column is None else f"{path}:{column}")
 
 
-def _hashes(scale: Scale, found: Bitexts | None) -> dict[str, str]:
-    """Of each file by its part and name, or of what the grammar says."""
-    if found is None:
-        assert scale.grammar is not None
-        generated = _generated(scale.grammar)
-        return {
-            f"{part}, generated": hashlib.sha256(repr(list(generated[part])).encode()).hexdigest()
-            for part in PARTS
-        }
-    files = [(part, file.path) for part in PARTS for bitext in found[part] for file in bitext]
+def _file_hashes(found: Bitexts) -> dict[str, str]:
+    """Return the sha256 of each file by its part and name."""
+    files = [(part, file.path) for part in found for bitext in found[part] for file in bitext]
     above = os.path.commonpath([path.parent for _, path in files])
     return {f"{part}/{path.relative_to(above)}": sha256(path) for part, path in files}
 
 
-def _generated(grammar: Grammar) -> dict[str, Iterator[Pair]]:
-    """Three parts; no source of the test is among those trained on."""
+def _find_commands(scale: TranslationScale, commands: Commands, data: Path | None) -> list[Path]:
+    folder, remedy = _data_folder(scale, scale.name, data)
+    for name in commands.files:
+        if not (folder / name).is_file():
+            raise SettingError(f"{folder} lacks {name}, a part of {scale.name}: {remedy}")
+    return [folder / name for name in commands.files]
+
+
+def _commands(path: Path) -> Iterator[Pair]:
+    """Yield commands and actions of lines `IN: … OUT: …`; I_LOOK becomes ILOOK, one token."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        command, separator, actions = line.removeprefix("IN: ").partition(" OUT: ")
+        if not (line.startswith("IN: ") and separator and command.strip() and actions.strip()):
+            raise DataError(f"{path}, line {number}: expected IN: command OUT: actions")
+        yield command.strip(), actions.strip().replace("_", "")
+
+
+def _generate(grammar: Grammar) -> dict[str, list[Pair]]:
+    """Return three parts of the built-in corpus; no test source is a training source."""
     train = list(grammar_pairs(grammar.train, seed=1))
     seen = {source for source, _ in train}
     fresh = (pair for pair in grammar_pairs(100 * grammar.test, seed=3) if pair[0] not in seen)
     return {
-        "train": iter(train),
-        "valid": iter(list(grammar_pairs(grammar.valid, seed=2))),
-        "test": itertools.islice(fresh, grammar.test),
+        "train": train,
+        "valid": list(grammar_pairs(grammar.valid, seed=2)),
+        "test": list(itertools.islice(fresh, grammar.test)),
     }
 
 
 def _lines(
-    bitexts: Sequence[tuple[TextFile, TextFile]], scale: Scale, *, strict: bool = True
+    bitexts: Sequence[tuple[TextFile, TextFile]], scale: TranslationScale, *, strict: bool = True
 ) -> Iterator[Pair]:
-    """Pairs of lines; those that cannot be used are an error if strict, else left out."""
+    """Yield pairs of lines; unusable ones are an error if strict, otherwise left out."""
     remove = "" if scale.files is None else scale.files.remove
     for source, target in bitexts:
         count_pairs([Bitext(source, target)])  # DataError unless they have as many lines
@@ -204,20 +204,20 @@ def _lines(
             yield (one.replace(remove, ""), other.replace(remove, "")) if remove else (one, other)
 
 
-def _write(folder: Path, scale: Scale, lines: dict[str, Iterator[Pair]]) -> None:
-    """The parts as plain text; what is too long to train on may be tested on."""
+def _write(folder: Path, scale: TranslationScale, lines: Mapping[str, Iterator[Pair]]) -> None:
+    """Write the parts as plain text; pairs too long to train on may be added to the test."""
     held_out: list[Pair] = []
     taken: Counter[int] = Counter()
-    for part in (part for part in PARTS if part in lines):
+    for part, pairs in lines.items():
         written = 0
         with (
             (folder / f"{part}.source").open("w", encoding="utf-8", newline="\n") as source,
             (folder / f"{part}.target").open("w", encoding="utf-8", newline="\n") as target,
         ):
-            for pair in itertools.chain(lines[part], held_out if part == "test" else ()):
+            for pair in itertools.chain(pairs, held_out if part == "test" else ()):
                 words = len(pair[0].split())
                 if part == "train" and words > (scale.max_source_words or words):
-                    number = bucket(words, scale.buckets)
+                    number = bucket_number(words, scale.buckets)
                     if taken[number] < scale.held_out and number < len(scale.buckets):
                         taken[number] += 1
                         held_out.append(pair)
@@ -229,6 +229,6 @@ def _write(folder: Path, scale: Scale, lines: dict[str, Iterator[Pair]]) -> None
             raise DataError(f"the {part} part of {scale.name} has no sentence")
 
 
-def bucket(words: int, last: Sequence[int]) -> int:
-    """The number of the first bucket that takes so many words; one more than there are if none."""
+def bucket_number(words: int, last: Sequence[int]) -> int:
+    """Return the number of the bucket of a length; the number of buckets if it is in none."""
     return next((i for i, most in enumerate(last) if words <= most), len(last))

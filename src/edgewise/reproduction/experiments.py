@@ -1,6 +1,7 @@
-"""What the paper reports: tables and claims, each row a change of a model, with its figure.
+"""Experiments: tables and claims of the paper, and questions beyond it, as rows to be trained.
 
-They lie in experiments/*.toml; a researcher's own row is a file of the same fields.
+Each is a file experiments/*.toml. A row is a change of the scale's model or training, with the
+paper's figure. Users add rows of their own from files with the same fields.
 """
 
 from collections.abc import Sequence
@@ -14,18 +15,21 @@ from edgewise.errors import SettingError
 from edgewise.settings import Settings, describe_mistakes, read_toml
 
 FOLDER = Path(__file__).parent / "experiments"
-Part = Literal["valid", "test"]
+ORDER = (
+    *("table1", "table2", "table3", "both", "cost", "propagation", "length", "scan"),
+    *("recipe", "tuning", "clutrr"),
+)
 
 
 class Row(Settings):
     """One row of a table: how it differs from the scale's own model."""
 
-    name: str = Field(min_length=1, description="Short, for --rows.")
-    title: str = Field("", description="As it is called in the report.")
+    name: str = Field(min_length=1, description="Short name, for --rows.")
+    title: str = Field("", description="Name in reports.")
     paper: dict[str, float] = Field({}, description="The paper's figure by pair of languages.")
-    pairs: tuple[str, ...] | None = Field(None, description="Only of these; none: all.")
-    scales: tuple[str, ...] | None = Field(None, description="Only at these; none: all.")
-    average: int | None = Field(None, ge=1, description="Checkpoints; none: as the scale says.")
+    pairs: tuple[str, ...] | None = Field(None, description="Pairs it is run for; none: all.")
+    scales: tuple[str, ...] | None = Field(None, description="Scales it is run at; none: all.")
+    average: int | None = Field(None, ge=1, description="Checkpoints; none: the scale's number.")
     model: dict[str, Any] = Field({}, description="Settings of the model that differ.")
     training: dict[str, Any] = Field({}, description="Settings of the training that differ.")
 
@@ -40,11 +44,14 @@ class Row(Settings):
         return self.title or self.name
 
 
-class Compared(Settings):
+class Comparison(Settings):
     """Two rows whose difference is tested."""
 
     row: str
     against: str
+    margin: float | None = Field(
+        None, gt=0, description="Equivalence within this margin is tested too; in the first metric."
+    )
 
 
 class Experiment(Settings):
@@ -52,31 +59,31 @@ class Experiment(Settings):
 
     name: str
     title: str
-    says: str = Field(description="What the paper found.")
-    paper: str = Field("paper", description="Whose figures these are.")
-    measure: Literal["BLEU", "steps a second"] = "BLEU"
-    part: Part = Field("test", description="What the paper measured on.")
-    by_length: bool = Field(False, description="BLEU by the length of the source.")
+    says: str = Field(description="What was found before, or what is asked.")
+    paper: str = Field("paper", description="Where the figures are from; empty: there are none.")
+    measure: Literal["quality", "speed"] = "quality"
+    part: str = Field("test", description="Part that the paper's figures were measured on.")
+    by_length: bool = Field(False, description="Report by length, in the scale's buckets.")
     pairs: tuple[str, ...]
     scales: tuple[str, ...]
     rows: tuple[Row, ...] = Field(min_length=1)
-    compare: tuple[Compared, ...] = ()
+    compare: tuple[Comparison, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> "Experiment":
         names = {row.name for row in self.rows}
         for compared in self.compare:
             if missing := {compared.row, compared.against} - names:
-                raise ValueError(f"compare names a row that is not there: {missing.pop()}")
+                raise ValueError(f"compare names a row that does not exist: {missing.pop()}")
         return self
 
     @property
     def finding(self) -> str:
-        """What was found, and by whom."""
-        return f"{self.paper[0].upper()}{self.paper[1:]}: {self.says}"
+        """Return what was found, preceded by who found it."""
+        return f"{self.paper[0].upper()}{self.paper[1:]}: {self.says}" if self.paper else self.says
 
-    def rows_of(self, scale: str, pair: str) -> list[Row]:
-        """Those that are measured at this scale, for this pair of languages."""
+    def rows_for(self, scale: str, pair: str) -> list[Row]:
+        """Return the rows that are run at this scale for this pair of languages."""
         return [
             row
             for row in self.rows
@@ -85,33 +92,28 @@ class Experiment(Settings):
         ]
 
     def with_row(self, row: Row) -> "Experiment":
-        """The same with one row more; SettingError if its name is taken."""
+        """Return the experiment with one more row; SettingError if its name is taken."""
         if row.name in {known.name for known in self.rows}:
             raise SettingError(f"{self.name} has a row {row.name} already: give yours another name")
         return self.model_copy(update={"rows": (*self.rows, row)})
 
 
 def experiment_names() -> list[str]:
-    """In the order of the paper, what goes beyond it at the end."""
-    order = ("table1", "table2", "table3", "both", "cost", "propagation", "length", "recipe")
+    """Return all names: those of the paper in its order, then those beyond it."""
     found = {path.stem for path in FOLDER.glob("*.toml")}
-    return [*(name for name in order if name in found), *sorted(found - set(order))]
+    return [*(name for name in ORDER if name in found), *sorted(found - set(ORDER))]
 
 
 def read_experiment(name: str) -> Experiment:
-    """One of those that come with edgewise."""
+    """Read an experiment by its name."""
     known = experiment_names()
-    if name == "clutrr":
-        raise SettingError(
-            "clutrr is an experiment of its own kind: edgewise reproduce clutrr --data DIR"
-        )
     if name not in known:
-        raise SettingError(f"there is no experiment {name}{nearest(name, [*known, 'clutrr'])}")
+        raise SettingError(f"there is no experiment {name}{nearest(name, known)}")
     return Experiment(**{"name": name, **read_toml(FOLDER / f"{name}.toml")})
 
 
 def read_row(path: Path) -> Row:
-    """A researcher's own row."""
+    """Read a user's own row."""
     fields = ", ".join(Row.model_fields)
     try:
         return Row.model_validate(read_toml(path, f"a TOML file for --row, with {fields}"))
@@ -120,6 +122,6 @@ def read_row(path: Path) -> Row:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a message: what was meant, or what there is."""
+    """Return the end of an error message: the name that was probably meant, or all names."""
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f": there are {', '.join(known)}"

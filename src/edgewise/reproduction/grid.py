@@ -1,4 +1,4 @@
-"""Many cells, some side by side, each in its own process; stopped together, none is lost."""
+"""Run cells, several at a time, each in its own process; all are stopped together."""
 
 import os
 import signal
@@ -8,99 +8,80 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
+from typing import BinaryIO
 
 from edgewise.errors import EdgewiseError
+from edgewise.reproduction.cells import Cell
 from edgewise.storage.locks import open_locked
 
 TICK = 0.5  # seconds
 # Training ends after its update and saves; torchrun kills after half a minute.
 PATIENCE = 60.0
 LOG = "log.txt"
-INPUT_OUTPUT = 74  # what a process exits with that could not read or write, as on a full disk
-
-
-@runtime_checkable
-class Job(Protocol):
-    """What is needed of a cell to run it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def threads(self) -> int | None:
-        """Of its process; None: as many as it likes."""
-
-    def result(self, out: Path) -> Path:
-        """Where it stores what it measured, at its end."""
-
-    def command(self, folder: Path) -> list[str]:
-        """What runs it, after the name of Python."""
-
-
-AnyJob = TypeVar("AnyJob", bound=Job)
+INPUT_OUTPUT = 74  # the exit code after a failed read or write, as on a full disk
 
 
 @dataclass(frozen=True)
-class Running(Generic[AnyJob]):
-    """A cell that is being worked on."""
+class RunningCell:
+    """A cell and its process."""
 
-    cell: AnyJob
+    cell: Cell
     folder: Path
     process: subprocess.Popen[bytes]
-    lock: BinaryIO  # the process holds it too: should we be killed, it is free when that ends
+    lock: BinaryIO  # held by the process too: after our death it is free when that process ends
     log_start: int
 
 
 class FailedCellError(EdgewiseError):
-    """Cells that could not be finished; `code` is what the first of them exited with."""
+    """Cells that failed; `code` is the exit code of the first."""
 
     def __init__(self, failures: Sequence[str], code: int) -> None:
         many = f"{len(failures)} cells failed: " if len(failures) > 1 else ""
-        kept = "finished cells are kept, and the same command goes on"
+        kept = "finished cells are kept, and the same command continues"
         super().__init__(f"{many}{'; '.join(failures)} ({kept})")
         self.code = code
 
 
 def run_cells(
-    cells: Mapping[Path, AnyJob],
+    cells: Mapping[Path, Cell],
     jobs: int,
     *,
     out: Path,
-    ended: Callable[[AnyJob], None],
-    told: Callable[[Sequence[Running[AnyJob]]], None],
+    on_end: Callable[[Cell], None],
+    on_tick: Callable[[Sequence[RunningCell]], None],
 ) -> None:
-    """Run the cells of these folders, `jobs` at a time. One that fails does not hold up others.
+    """Run the cells of these folders, `jobs` at a time; if one fails, the others go on.
 
-    ended: called with each cell when its result is stored. told: now and then, what is running.
-    A cell that another command is at work on is waited for.
+    on_end: called with each cell when its result is stored. on_tick: called regularly with the
+    running cells. A cell that another command is running is waited for.
     """
-    waiting, running = dict(cells), list[Running[AnyJob]]()
+    waiting, running = dict(cells), list[RunningCell]()
     failures, code = list[str](), 0
     try:
         while waiting or running:
             for folder, cell in list(waiting.items())[: max(0, jobs - len(running))]:
                 lock = open_locked(folder / ".lock")
-                if lock is None:  # to the end of the queue
+                if lock is None:  # another command runs it: to the end of the queue
                     waiting[folder] = waiting.pop(folder)
                     continue
                 del waiting[folder]
-                if cell.result(out).is_file():  # the other command's
+                if cell.result(out).is_file():  # another command has finished it
                     lock.close()
-                    ended(cell)
+                    on_end(cell)
                     continue
                 running.append(_start(folder, cell, lock))
             time.sleep(TICK)
-            told(running)
+            on_tick(running)
             for each in [r for r in running if r.process.poll() is not None]:
                 running.remove(each)
                 each.lock.close()
                 if each.process.returncode == 0:
-                    ended(each.cell)
+                    on_end(each.cell)
                     continue
                 failures.append(_reason(each))
-                code = code or _code(each.process.returncode)
-                if each.process.returncode == INPUT_OUTPUT:  # the others would fail as well
+                returned = each.process.returncode
+                code = code or (returned if returned > 0 else 128 - returned)
+                if returned == INPUT_OUTPUT:  # the others would fail as well
                     waiting.clear()
                     break
     finally:
@@ -110,7 +91,7 @@ def run_cells(
 
 
 def update_of(folder: Path) -> int:
-    """How far the training of a cell is, by the last line of its metrics."""
+    """Return the last update or epoch of a cell, from the last line of its metrics."""
     try:
         with (folder / "run" / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
@@ -120,14 +101,14 @@ def update_of(folder: Path) -> int:
         return 0
 
 
-def _start(folder: Path, cell: AnyJob, lock: BinaryIO) -> Running[AnyJob]:
+def _start(folder: Path, cell: Cell, lock: BinaryIO) -> RunningCell:
     command = [sys.executable, *cell.command(folder)]
-    # Settings of a cell come from its file alone.
+    # The settings of a cell come from its file only.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EDGEWISE_")}
     if cell.threads is not None:
         environment["OMP_NUM_THREADS"] = str(cell.threads)
     with (folder / LOG).open("ab") as log:
-        # In a session of its own: Ctrl-C comes to us, and from us to it, once.
+        # In a new session, so that Ctrl-C reaches it once, by our signal.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -137,11 +118,11 @@ def _start(folder: Path, cell: AnyJob, lock: BinaryIO) -> Running[AnyJob]:
             start_new_session=True,
             pass_fds=[lock.fileno()],
         )
-        return Running(cell, folder, process, lock, log.tell())
+        return RunningCell(cell, folder, process, lock, log.tell())
 
 
-def _stop(running: Sequence[Running[AnyJob]]) -> None:
-    """Let all save what they have."""
+def _stop(running: Sequence[RunningCell]) -> None:
+    """Stop all cells after they have saved."""
     for each in running:
         if each.process.poll() is None:
             each.process.send_signal(signal.SIGTERM)
@@ -155,14 +136,10 @@ def _stop(running: Sequence[Running[AnyJob]]) -> None:
         each.lock.close()
 
 
-def _reason(failed: Running[AnyJob]) -> str:
-    """What the process said last."""
+def _reason(failed: RunningCell) -> str:
+    """Return the last error of the process."""
     log = failed.folder / LOG
-    said = log.read_bytes()[failed.log_start :].decode(errors="replace").splitlines()
-    told = next((line for line in reversed(said) if line.startswith("edgewise: ")), "")
-    reason = told.removeprefix("edgewise: ") or f"it ended with {failed.process.returncode}"
+    lines = log.read_bytes()[failed.log_start :].decode(errors="replace").splitlines()
+    error = next((line for line in reversed(lines) if line.startswith("edgewise: ")), "")
+    reason = error.removeprefix("edgewise: ") or f"it ended with {failed.process.returncode}"
     return f"{failed.cell.name}: {reason}, see {log}"
-
-
-def _code(returned: int) -> int:
-    return returned if returned > 0 else 128 - returned

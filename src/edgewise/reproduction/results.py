@@ -1,92 +1,49 @@
-"""What was measured of a cell: a JSON file, written when all of it is there."""
+"""The result of a cell: a JSON file with its settings and what was measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
 
 from edgewise.errors import DataError, SettingError
-from edgewise.evaluation.bootstrap import SentenceStatistics
-from edgewise.model.settings import ModelSettings
 from edgewise.reproduction.cells import Cell
+from edgewise.reproduction.measurements import METRICS, Measurements, pooled
+from edgewise.reproduction.scales import Scale
 from edgewise.storage import read_json, write_json
 
 VERSION = 1
-# Of each sentence, with the n-grams that match: all that BLEU is computed from.
-COLUMNS = ("tokens", "reference_tokens", *(f"matching_{n}_grams" for n in range(1, 5)))
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Translations of one part of a corpus, in figures: neither sources nor translations."""
-
-    words: NDArray[np.int64]  # of each source
-    statistics: SentenceStatistics
-    chrf: float
-    chrf_signature: str
-
-    @classmethod
-    def of(cls, content: dict[str, Any]) -> "Measured":
-        words, *columns = (
-            np.array(content["by_sentence"][name].split(), dtype=np.int64)
-            for name in ("source_words", *COLUMNS)
-        )
-        # A translation of n tokens has n 1-grams, n - 1 2-grams, …
-        totals = [np.maximum(columns[0] - n, 0) for n in range(4)]
-        counts = np.stack([*columns, *totals], axis=1)
-        statistics = SentenceStatistics(counts, content["signature"])
-        return cls(words, statistics, content["chrf"], content["chrf_signature"])
-
-    def content(self) -> dict[str, Any]:
-        """For JSON; what there is of each sentence is a string of numbers, so that it is short."""
-        columns = np.stack([self.words, *self.statistics.counts[:, : len(COLUMNS)].T])
-        named = zip(("source_words", *COLUMNS), columns.tolist(), strict=True)
-        return {
-            "sentences": len(self.words),
-            "bleu": self.statistics.bleu().value,
-            "signature": self.statistics.signature,
-            "chrf": self.chrf,
-            "chrf_signature": self.chrf_signature,
-            "by_sentence": {name: " ".join(map(str, values)) for name, values in named},
-        }
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished cell. `about` says when and how long, and is no part of a report."""
+    """A finished cell. `about` has times and versions, which reports do not contain."""
 
     asked: dict[str, Any]
     corpus: dict[str, str]  # sha256 of each file
     parameters: int
     updates: int
     losses: list[tuple[int, float]]  # validation loss by update
-    parts: dict[str, Measured]
+    tests: dict[str, Measurements]
     hardware: str
     about: dict[str, Any]
 
     @property
-    def of(self) -> str:
-        """Which cell it is of, for a message."""
-        asked = self.asked
-        return f"seed {asked['training']['seed']} at scale {asked['scale']}, {asked['pair']},"
+    def seed(self) -> int:
+        return int(self.asked["training"]["seed"])
+
+    def part(self, name: str) -> Measurements:
+        """Return the measurements of a part; `test` is all test sets together."""
+        if name in self.tests:
+            return self.tests[name]
+        return pooled([test for name, test in self.tests.items() if name != "valid"])
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {
-            "version": VERSION,
-            "asked": self.asked,
-            "corpus": self.corpus,
-            "parameters": self.parameters,
-            "updates": self.updates,
-            "hardware": self.hardware,
-            "about": self.about,
-            "losses": self.losses,
-            "parts": {name: part.content() for name, part in self.parts.items()},
-        }
-        write_json(path, content)
+        tests = {name: test.as_json(self.asked["metrics"]) for name, test in self.tests.items()}
+        rest = {name: value for name, value in vars(self).items() if name != "tests"}
+        write_json(path, {"version": VERSION, **rest, "parts": tests})
 
     @classmethod
     def read(cls, path: Path) -> "Result":
@@ -97,43 +54,61 @@ class Result:
                     f"{path} has version {content['version']} of its format; this edgewise reads "
                     f"version {VERSION}"
                 )
-            parts = {name: Measured.of(part) for name, part in content["parts"].items()}
-            losses = [(int(step), float(loss)) for step, loss in content["losses"]]
-            asked, corpus = dict(content["asked"]), dict(content["corpus"])
+            tests = {
+                str(name): Measurements.from_json(part) for name, part in content["parts"].items()
+            }
             return cls(
-                *(asked, corpus, int(content["parameters"]), int(content["updates"])),
-                *(losses, parts, str(content["hardware"]), dict(content["about"])),
+                asked=dict(content["asked"]),
+                corpus=dict(content["corpus"]),
+                parameters=int(content["parameters"]),
+                updates=int(content["updates"]),
+                losses=[(int(step), float(loss)) for step, loss in content["losses"]],
+                tests=tests,
+                hardware=str(content["hardware"]),
+                about=dict(content["about"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise DataError(
-                f"{path} is damaged: it is no result of a cell (move it away)"
+                f"{path} is damaged: it is not the result of a cell (move it away)"
             ) from None
 
 
 def finished(cell: Cell, out: Path) -> Result | None:
-    """The result of a cell, if it is there; SettingError if it is of other settings."""
+    """Return the result of a cell if it exists; SettingError if it has other settings."""
     path = cell.result(out)
     if not path.is_file():
         return None
     result = Result.read(path)
-    if differs := changed(in_full(result.asked), cell.asked()):
+    if differs := differences(with_defaults(result.asked, cell.scale), cell.asked()):
         raise SettingError(
             f"{path} was measured with other settings: {differs} (remove it and {cell.work(out)}, "
             "or give another --out)"
         )
+    columns = {name for metric in cell.scale.metrics for name in METRICS[metric].columns}
+    columns |= {cell.scale.by} if cell.scale.buckets else set()
+    tests, names = result.tests, cell.scale.tests
+    if tests.keys() != set(names) or any(columns - test.columns.keys() for test in tests.values()):
+        raise DataError(
+            f"{path} is damaged: its parts must be {', '.join(names)}, with the columns "
+            f"{', '.join(sorted(columns))} (move it away)"
+        )
     return result
 
 
-def in_full(asked: dict[str, Any]) -> dict[str, Any]:
-    """With the defaults of those settings of a model that were not there when it was stored."""
-    model = asked.get("model")
-    if not isinstance(model, dict):
-        return asked
-    return asked | {"model": ModelSettings().model_dump(mode="json") | model}
+def with_defaults(asked: dict[str, Any], scale: Scale) -> dict[str, Any]:
+    """Return stored settings, completed by the defaults of settings that did not exist then."""
+    result = {"metrics": ["BLEU"]} | asked
+    for section in ("model", "training", "decoding"):
+        settings, stored = getattr(scale, section, None), asked.get(section)
+        if settings is not None and isinstance(stored, dict):
+            fields = type(settings).model_fields.items()
+            defaults = {name: field.default for name, field in fields if not field.is_required()}
+            result[section] = to_jsonable_python(defaults) | stored
+    return result
 
 
-def changed(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """What is not as it was, for a message; nothing if all is."""
+def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return the settings that differ, for a message; empty if none does."""
     old, new = _flat(before), _flat(now)
     return "; ".join(
         f"{name} was {old.get(name)}, is {new.get(name)}"
@@ -142,36 +117,26 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> str:
     )
 
 
-@runtime_checkable
-class Measurement(Protocol):
-    """What is needed of a result to tell whether it is of the same corpus."""
+def require_same_corpus(results: Sequence[Result], corpus: dict[str, str] | None = None) -> None:
+    """Raise DataError unless all cells were trained and measured on the same files.
 
-    @property
-    def corpus(self) -> dict[str, str]:
-        """sha256 of each file."""
-
-    @property
-    def of(self) -> str:
-        """Which cell it is of, for a message."""
-
-
-def require_same_corpus(
-    results: Sequence[Measurement], corpus: dict[str, str] | None = None
-) -> None:
-    """Raise DataError if some cells saw another corpus than others, or than the one given."""
+    corpus: hashes of the files that they must be.
+    """
     for result in results:
         corpus = corpus or result.corpus
         if result.corpus != corpus:
             names = sorted(result.corpus.keys() | corpus.keys())
             name = next(n for n in names if result.corpus.get(n) != corpus.get(n))
+            asked = result.asked
             raise DataError(
-                f"the corpus changed between cells: {name} is not the file that {result.of} was "
-                "trained and measured with (restore it, or give another --out)"
+                f"the corpus changed between cells: {name} is not the file that seed "
+                f"{result.seed} at scale {asked['scale']}, {asked['pair']}, was trained and "
+                "measured with (restore it, or give another --out)"
             )
 
 
 def seeds_found(folder: Path) -> list[int]:
-    """Those whose results are in a folder."""
+    """Return the seeds whose results are in a folder."""
     names = (path.stem.removeprefix("seed") for path in folder.glob("seed*.json"))
     return sorted(int(name) for name in names if name.isdecimal())
 

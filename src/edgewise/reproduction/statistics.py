@@ -1,83 +1,162 @@
-"""Rows over several seeds: mean, spread, and whether two rows differ."""
+"""Means over seeds, their intervals, and tests of whether two rows differ or are equivalent.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A figure varies with the seed of training and with the sentences of the test. Two rows are compared
+by the differences between cells with the same seed on the same sentences. The variance over seeds
+is estimated from few values, so that its interval uses Student's distribution; the variance over
+sentences is estimated by a bootstrap. The half-widths of the two intervals are added in quadrature:
+in simulations a true null hypothesis is rejected in at most 5 % of cases at a nominal 5 %, for all
+ratios of the two variances (tests/unit/test_statistics.py).
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
 
-from edgewise.evaluation.bootstrap import RESAMPLES, SEED, Interval, SentenceStatistics, interval
+from edgewise.evaluation.bootstrap import Interval
+from edgewise.reproduction.measurements import Sample
+
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Spread:
-    """BLEU of a row: of each seed, their mean and standard deviation (None: one seed)."""
+class Estimate:
+    """A mean over seeds, with the variances of this mean."""
 
-    values: tuple[float, ...]
-    mean: float
-    deviation: float | None
-    interval: Interval | None  # 95 %, sentences and seeds drawn anew
+    values: tuple[float, ...]  # of each seed
+    over_seeds: float  # 0 if there is one seed, whose variance is not known
+    over_sentences: float
 
     @classmethod
-    def of(cls, seeds: Sequence[SentenceStatistics]) -> "Spread":
-        values = tuple(each.bleu().value for each in seeds)
-        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        several = len(seeds[0].counts) > 1
-        middle = interval(resampled(seeds, stream=0)) if several else None
-        return cls(values, float(np.mean(values)), deviation, middle)
+    def from_samples(
+        cls, values: Sequence[float], resampled: Float[np.ndarray, "seed resample"]
+    ) -> "Estimate":
+        """Return the estimate from the values of each seed and those on resampled sentences."""
+        count = len(values)
+        both = float(resampled.mean(axis=0).var(ddof=1))
+        if count == 1:
+            return cls(tuple(values), 0.0, both)
+        # The interaction of seed and sentence is part of the variance over seeds already.
+        single = float(resampled.var(axis=1, ddof=1).mean())
+        shared = max(0.0, both - max(0.0, single - both) / (count - 1))
+        return cls(tuple(values), float(np.var(values, ddof=1)) / count, shared)
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def deviation(self) -> float | None:
+        """Return the standard deviation over seeds; None for one seed."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+    def half_width(self, tail: float) -> float:
+        """Return half the width of the interval with this probability on either side."""
+        normal = NormalDist().inv_cdf(1 - tail)
+        student = student_quantile(tail, len(self.values) - 1) if self.over_seeds else 0.0
+        return math.sqrt(self.over_seeds * student**2 + self.over_sentences * normal**2)
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return the interval around the mean, with `level` outside it."""
+        half = self.half_width(level / 2)
+        return self.mean - half, self.mean + half
+
+    def tail(self, distance: float) -> float:
+        """Return the probability on one side of an interval with this half-width, at most 1/2."""
+        if distance <= 0:
+            return 0.5
+        if self.half_width(0.25) == 0:
+            return 0.0
+        return _bisected(lambda tail: self.half_width(tail) - distance, 1e-12, 0.5)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of the means of two rows. With one seed of either, what seeds do is not in it."""
+    """The difference of two rows, from cells with the same seeds on the same sentences."""
 
     value: float
-    interval: Interval
+    interval: Interval  # 95 %
     p_value: float
-    one_seed: bool
+    equivalence: float | None  # p-value of a difference beyond the margin; None: no margin
+    seeds: int  # with one, the interval does not contain the variance over seeds
 
-    @classmethod
-    def of(cls, value: float, drawn: Float[np.ndarray, "resample"], one_seed: bool) -> "Difference":
-        """With the interval and the p-value of resamples."""
-        below, above = int(np.sum(drawn <= 0)), int(np.sum(drawn >= 0))
-        p_value = min(1.0, 2 * (min(below, above) + 1) / (RESAMPLES + 1))
-        return cls(value, interval(drawn), p_value, one_seed)
+
+def estimate(cells: Mapping[int, Sample]) -> Estimate:
+    """Return the mean of one row, whose samples are given by seed."""
+    samples = list(cells.values())
+    return Estimate.from_samples(
+        [each.value for each in samples], np.stack([each.resampled() for each in samples])
+    )
 
 
 def difference(
-    row: Sequence[SentenceStatistics], against: Sequence[SentenceStatistics]
-) -> Difference:
-    """Paired bootstrap: the sentences are drawn anew, the same for both, and the seeds of each.
+    row: Mapping[int, Sample], against: Mapping[int, Sample], margin: float | None = None
+) -> Difference | None:
+    """Return the difference of two rows, given by seed; None if they have no seed in common.
 
-    The p-value is twice the smaller share of resamples on either side of no difference, so that
-    it is below 5 % where the interval, of the same resamples, leaves out 0. (The test that
-    sacreBLEU makes, which `edgewise evaluate` has too, finds a difference twice as often.)
+    margin: equivalence within this margin is tested too, by two one-sided tests.
     """
-    means = [float(np.mean([each.bleu().value for each in side])) for side in (row, against)]
-    drawn = resampled(row, stream=1) - resampled(against, stream=2)
-    return Difference.of(means[0] - means[1], drawn, min(len(row), len(against)) == 1)
+    seeds = sorted(row.keys() & against.keys())
+    if not seeds:
+        return None
+    found = Estimate.from_samples(
+        [row[seed].value - against[seed].value for seed in seeds],
+        np.stack([row[seed].resampled() - against[seed].resampled() for seed in seeds]),
+    )
+    equivalence = None if margin is None else found.tail(margin - abs(found.mean))
+    p_value = 2 * found.tail(abs(found.mean))
+    return Difference(found.mean, found.interval(), p_value, equivalence, len(seeds))
 
 
-def resampled(seeds: Sequence[SentenceStatistics], stream: int) -> Float[np.ndarray, "resample"]:
-    """The mean BLEU of seeds drawn with replacement, on sentences drawn with replacement.
+def with_holm_correction(differences: Sequence[Difference | None]) -> list[Difference | None]:
+    """Return the differences of a table with p-values corrected for their number."""
+    p_values = holm([None if each is None else each.p_value for each in differences])
+    equivalences = holm([None if each is None else each.equivalence for each in differences])
+    return [
+        each and replace(each, p_value=p_value or 0.0, equivalence=equivalence)
+        for each, p_value, equivalence in zip(differences, p_values, equivalences, strict=True)
+    ]
 
-    Which sentences depends on their number alone, which seeds on the stream.
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values with Holm's correction, which bounds the family-wise error rate.
+
+    None is a test that was not made, and stays.
     """
-    return of_drawn_seeds(np.stack([each.resampled() for each in seeds]), stream)
+    result, largest = list(p_values), 0.0
+    made = sorted((value, i) for i, value in enumerate(p_values) if value is not None)
+    for rank, (value, i) in enumerate(made):
+        largest = max(largest, min(1.0, (len(made) - rank) * value))
+        result[i] = largest
+    return result
 
 
-def of_drawn_seeds(
-    of_seeds: Float[np.ndarray, "seed resample"], stream: int
-) -> Float[np.ndarray, "resample"]:
-    """The mean over seeds that are drawn with replacement, anew for each resample.
+@functools.lru_cache
+def student_quantile(tail: float, freedom: int) -> float:
+    """Return the value that Student's t exceeds with this probability, at most 1/2."""
+    # t = sqrt(freedom) tan(angle), where the density of the angle is cos(angle)^(freedom - 1).
+    total = 2 * _cosine_integral(math.pi / 2, freedom - 1)
+    angle = _bisected(
+        lambda x: 0.5 - _cosine_integral(x, freedom - 1) / total - tail, 0.0, math.pi / 2
+    )
+    return math.sqrt(freedom) * math.tan(angle)
 
-    Means of n seeds that are drawn from n seeds vary less than those of n new ones, by (n - 1) / n:
-    that is made good.
-    """
-    count, mean = len(of_seeds), of_seeds.mean(axis=0)
-    if count == 1:
-        return np.asarray(mean)
-    generator = np.random.default_rng((SEED, stream))
-    drawn = generator.integers(count, size=(count, RESAMPLES))
-    of_drawn = np.take_along_axis(of_seeds, drawn, axis=0).mean(axis=0)
-    return np.asarray(mean + (of_drawn - mean) * np.sqrt(count / (count - 1)))
+
+def _cosine_integral(angle: float, power: int) -> float:
+    """Return the integral of cos^power from 0 to an angle."""
+    result = math.sin(angle) if power % 2 else angle
+    for n in range(2 + power % 2, power + 1, 2):
+        result = math.cos(angle) ** (n - 1) * math.sin(angle) / n + (n - 1) / n * result
+    return result
+
+
+def _bisected(decreasing: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a decreasing function is zero; an end of the range if it is nowhere."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if decreasing(middle) > 0 else (low, middle)
+    return (low + high) / 2

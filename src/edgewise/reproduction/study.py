@@ -1,15 +1,16 @@
-"""An experiment at a scale: which cells it needs, which are finished, and its report."""
+"""An experiment at a scale: the cells it needs, those that are finished, and its report."""
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgewise.errors import DataError, SettingError
-from edgewise.reproduction.cells import Cell, Changes, cell_of
+from edgewise.reproduction.cells import Cell, Changes, cell_for
 from edgewise.reproduction.experiments import Experiment, Row, nearest
-from edgewise.reproduction.report import Report, markdown, report_pair
+from edgewise.reproduction.markdown import markdown
+from edgewise.reproduction.report import Report, report_pair
 from edgewise.reproduction.results import Result, finished, require_same_corpus, seeds_found
 from edgewise.reproduction.scales import Scale, scale_names
 from edgewise.storage import read_json, replacing, write_json, write_text
@@ -17,16 +18,16 @@ from edgewise.storage import read_json, replacing, write_json, write_text
 
 @dataclass(frozen=True)
 class Study:
-    """What a command asks of one experiment."""
+    """One experiment at one scale; results and reports are in `out`."""
 
     experiment: Experiment
     scale: Scale
     changes: Changes
     out: Path
 
-    @classmethod
-    def of(cls, experiment: Experiment, scale: Scale, changes: Changes, out: Path) -> "Study":
-        """SettingError if the experiment cannot be made at this scale."""
+    def __post_init__(self) -> None:
+        """Raise SettingError if the experiment cannot be run at this scale."""
+        experiment, scale = self.experiment, self.scale
         if scale.name in scale_names() and scale.name not in experiment.scales:
             raise SettingError(
                 f"{experiment.name} is not made for scale {scale.name}: it has "
@@ -39,25 +40,24 @@ class Study:
                 f"{experiment.name} is measured on {experiment.part}, and scale {scale.name} on "
                 f"{' and '.join(scale.parts)} only"
             )
-        return cls(experiment, scale, changes, out)
 
     @property
     def pairs(self) -> tuple[str, ...]:
-        """Of languages: the experiment's, or at a scale of one's own all it has."""
+        """Return the experiment's pairs of languages; at a scale of one's own, all it has."""
         scale, experiment = self.scale, self.experiment
-        own = scale.name not in scale_names()
-        return tuple(pair for pair in scale.pairs if own or pair in experiment.pairs)
+        is_own = scale.name not in scale_names()
+        return tuple(pair for pair in scale.pairs if is_own or pair in experiment.pairs)
 
     def rows(self, pair: str) -> list[Row]:
-        return self.experiment.rows_of(self.scale.name, pair)
+        return self.experiment.rows_for(self.scale.name, pair)
 
     def cell(self, row: Row, pair: str, seed: int) -> Cell:
-        return cell_of(row, self.scale, pair, seed, self.changes)
+        return cell_for(row, self.scale, pair, seed, self.changes)
 
     def cells(
         self, pairs: Sequence[str], rows: Sequence[str] | None, seeds: Sequence[int]
     ) -> list[Cell]:
-        """Those to be run: seed after seed, so that a whole table is there first."""
+        """Return the cells to be run, seed after seed, so that a whole table comes first."""
         return [
             self.cell(row, pair, seed)
             for seed in seeds
@@ -68,36 +68,44 @@ class Study:
         ]
 
     def results(self, pair: str) -> dict[str, list[Result]]:
-        """Of each row all that is finished, whatever the seed: an earlier command's too."""
+        """Return all finished cells of each row, with any seed; DataError if tests differ."""
         found = {
             row.name: [
                 result
-                for seed in self._seeds_found(row, pair)
+                for seed in seeds_found(self.cell(row, pair, 1).result(self.out).parent)
                 if (result := finished(self.cell(row, pair, seed), self.out)) is not None
             ]
             for row in self.rows(pair)
         }
-        require_same_corpus([result for row in found.values() for result in row])
+        results = [(row, result) for row, of_row in found.items() for result in of_row]
+        require_same_corpus([result for _, result in results])
+        for row, result in results:
+            first_row, first = results[0]
+            for name, test in result.tests.items():
+                if len(test) != len(first.tests[name]):
+                    raise DataError(
+                        f"{self.scale.name}, {pair}: row {first_row}, seed {first.seed}, has "
+                        f"{len(first.tests[name])} sentences of {name}, and row {row}, seed "
+                        f"{result.seed}, has {len(test)}: one result is damaged (move it away)"
+                    )
         return found
 
     @property
     def report_path(self) -> Path:
-        """Of the Markdown; what was asked for otherwise than the scale says is in the name."""
+        """Return the path of the Markdown; changes of the scale are part of the name."""
         name = ",".join([self.experiment.name, *(f"{k}={v}" for k, v in self.changes.given())])
         return self.out / "reports" / self.scale.name / f"{name}.md"
 
     @property
     def command(self) -> str:
-        """What makes the same report, where the cells are."""
-        own = "" if self.scale.name in scale_names() else ".toml"
+        """Return the command that writes the report again from its cells."""
+        scale = self.scale.name + ("" if self.scale.name in scale_names() else ".toml")
         changes = [part for name, value in self.changes.given() for part in (f"--{name}", value)]
-        scale = f"{self.scale.name}{own}"
-        return shlex.join(
-            ["edgewise", "reproduce", self.experiment.name, "--scale", scale, *changes]
-        )
+        command = ["edgewise", "reproduce", self.experiment.name, "--scale", scale]
+        return shlex.join([*command, *changes])
 
     def write_report(self) -> Path | None:
-        """Markdown, JSON and, where matplotlib is there, PNG; None if no cell is finished."""
+        """Write Markdown, JSON and, with matplotlib, PNG; None if no cell is finished."""
         found = {pair: self.results(pair) for pair in self.pairs}
         pairs = tuple(
             report_pair(self.experiment, self.scale, pair, results)
@@ -109,25 +117,23 @@ class Study:
         changes = tuple(self.changes.given())
         report = Report(self.experiment, self.scale, self.command, changes, pairs)
         path = self.report_path
-
-        def draw(to: Path) -> None:
+        write_json(path.with_suffix(".json"), report.as_dict())  # first: it marks a report
+        picture: Path | None = path.with_suffix(".png")
+        try:
             from edgewise.reproduction.plot import plot
 
-            plot(report, to)
-
-        write_json(path.with_suffix(".json"), report.as_dict())  # first: it marks a report
-        picture = write_picture(draw, path.with_suffix(".png"))
+            with replacing(path.with_suffix(".png")) as (new,):
+                plot(report, new)
+        except ModuleNotFoundError:  # the plots extra
+            picture = None
         write_text(path, markdown(report, picture))
         return path
 
-    def _seeds_found(self, row: Row, pair: str) -> list[int]:
-        return seeds_found(self.cell(row, pair, 1).result(self.out).parent)
-
 
 def require_own_report(path: Path) -> None:
-    """Raise SettingError if writing a report would replace files that are no report.
+    """Raise SettingError if writing a report would replace files of another kind.
 
-    path: of the Markdown; JSON and picture are beside it.
+    path: the path of the Markdown; JSON and picture are beside it.
     """
     beside = [path.with_suffix(suffix) for suffix in (".md", ".json", ".png")]
     there = [file for file in beside if os.path.lexists(file)]
@@ -139,38 +145,19 @@ def require_own_report(path: Path) -> None:
         content = None
     if not isinstance(content, dict) or not {"command", "hardware"} & content.keys():
         raise SettingError(
-            f"{there[0]} is in the place of a report and is none: move it away, or give another "
+            f"{there[0]} has the name of a report and is not one: move it away, or give another "
             "--out"
         )
 
 
-def write_picture(draw: Callable[[Path], None], path: Path) -> Path | None:
-    """What is drawn, whole or not at all; None where matplotlib is not installed."""
-    try:
-        with replacing(path) as (new,):
-            draw(new)
-    except ModuleNotFoundError:  # the plots extra
-        return None
-    return path
-
-
 def require_known(studies: Sequence[Study], pairs: Sequence[str], rows: Sequence[str]) -> None:
-    """Raise SettingError if a pair or a row is in none of the studies."""
+    """Raise SettingError if none of the studies has a pair or a row."""
     of = " or ".join(f"{study.experiment.name} at scale {study.scale.name}" for study in studies)
-    for what, given, known in (
-        ("pair", pairs, [pair for study in studies for pair in study.pairs]),
-        (
-            "row",
-            rows,
-            [row.name for s in studies for pair in s.pairs for row in s.rows(pair)],
-        ),
-    ):
+    known_pairs = dict.fromkeys(pair for study in studies for pair in study.pairs)
+    known_rows = dict.fromkeys(
+        row.name for study in studies for pair in study.pairs for row in study.rows(pair)
+    )
+    for what, given, known in (("pair", pairs, known_pairs), ("row", rows, known_rows)):
         for name in given:
             if name not in known:
-                names = list(dict.fromkeys(known))
-                raise SettingError(f"{of} has no {what} {name}{nearest(name, names)}")
-
-
-def unfinished(cells: Iterable[Cell], out: Path) -> list[Cell]:
-    """Those whose result is not stored yet."""
-    return [cell for cell in cells if finished(cell, out) is None]
+                raise SettingError(f"{of} has no {what} {name}{nearest(name, list(known))}")

@@ -6,17 +6,15 @@ metrics.jsonl      see metrics.py; tensorboard/ has the same
 checkpoints/       see edgewise.checkpoint
 """
 
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from edgewise.data.corpus import Corpus
 from edgewise.errors import DataError, SettingError
+from edgewise.provenance import provenance
 from edgewise.storage import read_json, recover, resolved, set_aside, write_json, write_text
 from edgewise.storage.locks import open_locked
 from edgewise.training.settings import CHANGEABLE, RunSettings
@@ -24,7 +22,6 @@ from edgewise.training.settings import CHANGEABLE, RunSettings
 LOCK = ".edgewise-lock"
 CHECKPOINTS = "checkpoints"
 OTHERS = ("config.toml", "run.json", "metrics.jsonl", "tensorboard", "best", "last")
-PACKAGES = ("edgewise", "torch", "numpy", "sentencepiece", "safetensors")
 
 
 @contextmanager
@@ -71,11 +68,9 @@ def note_start(folder: Path, step: int, ranks: int) -> None:
     about["starts"].append(
         {
             "step": step,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "python": platform.python_version(),
             "ranks": ranks,
             "threads": torch.get_num_threads(),
-            **{package: version(package) for package in PACKAGES},
+            **provenance(),
         }
     )
     write_json(folder / "run.json", about)

@@ -64,10 +64,6 @@ class QuestionSet:
     files: dict[str, str]  # sha256 of each
 
     @property
-    def trained_hops(self) -> list[int]:
-        return sorted({len(question.edges) for question in self.train})
-
-    @property
     def relations(self) -> list[str]:
         """Those of edges, in alphabetical order."""
         return sorted({relation for q in self.train for _, _, relation in q.edges})
@@ -94,6 +90,8 @@ def read_set(folder: Path) -> QuestionSet:
         {hops: read_questions(tests[hops]) for hops in sorted(tests)},
         {path.name: sha256(path) for path in paths},
     )
+    if not any(len(q.edges) == q.distance for test in found.tests.values() for q in test):
+        raise DataError(f"{folder}: every question of the tests has a short cut")
     relations = set(found.relations)
     for hops, questions in found.tests.items():
         for question in questions:

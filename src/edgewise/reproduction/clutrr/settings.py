@@ -1,16 +1,11 @@
-"""The experiment as data: the model, its training, and the rows that change it."""
+"""Settings of experiments on kinship graphs."""
 
-import tomllib
-from pathlib import Path
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from edgewise.errors import SettingError
-from edgewise.reproduction.experiments import nearest
+from edgewise.reproduction.scales import Scale
 from edgewise.settings import Settings
-
-FILE = Path(__file__).parent / "experiment.toml"
 
 
 class GraphModelSettings(Settings):
@@ -24,87 +19,47 @@ class GraphModelSettings(Settings):
     on_keys: bool = True
     on_values: bool = True
     compatibility: Literal["dot", "additive", "gated"] = "dot"
-    content: bool = Field(False, description="Nodes know the labels of their own edges.")
+    content: bool = Field(False, description="Embed the labels of a node's edges in the node.")
 
 
 class GraphTrainingSettings(Settings):
-    """Adam, with a rate that rises over the first tenth of the updates and falls to zero."""
+    """AdamW; the learning rate rises over the first tenth of the updates and decays to zero."""
 
     epochs: int = Field(ge=1)
     batch: int = Field(ge=1)
     learning_rate: float = Field(gt=0)
     weight_decay: float = Field(ge=0)
+    seed: int = Field(1, ge=0, lt=2**63)
+    threads: int | None = Field(None, ge=1)
 
 
-class GraphRow(Settings):
-    """A row of the table: what it changes of the model."""
-
-    name: str
-    title: str
-    model: dict[str, Any] = Field({})
-
-
-class GraphSet(Settings):
+class QuestionSetSettings(Settings):
     """A folder of questions."""
 
-    name: str
     folder: str
-    title: str
+    max_hops: int = Field(ge=1, description="Most hops of a question to train on.")
 
 
-class Comparison(Settings):
-    """Two rows whose difference is tested."""
+class GraphScale(Scale):
+    """Questions about kinship graphs; `pairs` are the names of the sets, by hops to train on."""
 
-    row: str
-    against: str
+    budget_setting: ClassVar[str] = "epochs"
+    budget_unit: ClassVar[str] = "epochs"
+    is_distributed: ClassVar[bool] = False
 
-
-class GraphExperiment(Settings):
-    """All of it."""
-
-    title: str
-    asks: str
-    core_minutes: float
+    task: Literal["graphs"] = "graphs"
+    parts: tuple[Literal["test", "direct"], ...] = ("test", "direct")
+    metrics: tuple[Literal["accuracy"], ...] = Field(("accuracy",), min_length=1)
+    by: Literal["hops"] = "hops"
+    sets: dict[str, QuestionSetSettings]
     model: GraphModelSettings
     training: GraphTrainingSettings
-    sets: tuple[GraphSet, ...]
-    rows: tuple[GraphRow, ...]
-    compare: tuple[Comparison, ...]
 
     @model_validator(mode="after")
-    def _consistent(self) -> "GraphExperiment":
-        names = {row.name for row in self.rows}
-        for compared in self.compare:
-            if missing := {compared.row, compared.against} - names:
-                raise ValueError(f"compare names a row that is not there: {missing.pop()}")
-        for row in self.rows:
-            self.model_of(row)
+    def _consistent(self) -> "GraphScale":
+        if set(self.sets) != set(self.pairs):
+            raise ValueError("sets must have an entry for each of pairs, and no other")
         return self
 
-    @property
-    def set_names(self) -> list[str]:
-        return [each.name for each in self.sets]
-
-    @property
-    def row_names(self) -> list[str]:
-        return [row.name for row in self.rows]
-
-    def row(self, name: str) -> GraphRow:
-        known = {row.name: row for row in self.rows}
-        if name not in known:
-            raise SettingError(f"clutrr has no row {name}{nearest(name, list(known))}")
-        return known[name]
-
-    def set(self, name: str) -> GraphSet:
-        known = {each.name: each for each in self.sets}
-        if name not in known:
-            raise SettingError(f"clutrr has no set {name}{nearest(name, list(known))}")
-        return known[name]
-
-    def model_of(self, row: GraphRow) -> GraphModelSettings:
-        return GraphModelSettings(**self.model.model_dump() | row.model)
-
-
-def read_graph_experiment() -> GraphExperiment:
-    """The one that comes with edgewise."""
-    return GraphExperiment(**tomllib.loads(FILE.read_text("utf-8")))
+    def longest_trained(self, pair: str) -> int | None:
+        return self.sets[pair].max_hops
