@@ -313,7 +313,8 @@ def test_each_test_set_is_stored_and_all_are_pooled_in_the_report(two_tests: Pat
 
     text = (out / "reports/tiny/table1,budget=60.md").read_text()
     for column in (
-        *("BLEU on test (24)", "log-probability on test (24)", "BLEU on validation (12)"),
+        *("BLEU on test (24)", "log-probability per piece (nats) on test (24)"),
+        "BLEU on validation (12)",
         *("BLEU on pictures (12)", "BLEU on news (12)"),
     ):
         assert f" | {column} |" in text
@@ -336,7 +337,7 @@ def test_each_test_set_is_stored_and_all_are_pooled_in_the_report(two_tests: Pat
         sum(float(value) for each in columns for value in each[column].split())
         for column in ("reference_log_probability", "reference_pieces")
     )
-    assert scores["log-probability on test"] == pytest.approx([total / pieces])
+    assert scores["log-probability per piece (nats) on test"] == pytest.approx([total / pieces])
 
 
 def test_the_same_seed_in_another_folder_gives_the_same_measurements(

@@ -224,7 +224,7 @@ def small_report() -> Report:
     }
     rows = {
         name: [
-            Result(cell(name, seed).asked(), {}, 7, 20, [], tests, "here", {}) for seed in (1, 2)
+            Result(7, 20, [], tests, {}, cell(name, seed).asked(), {}, "here") for seed in (1, 2)
         ]
         for name in ROWS
     }
@@ -239,7 +239,7 @@ def test_the_report_has_a_table_by_hops_of_all_questions_and_of_those_without_sh
     assert_mentions(whole.title, "test", "hops")
     assert_mentions(direct.title, "without short cuts", "hops")
     for table, sizes in ((whole, [30, 30]), (direct, [30, 18])):
-        assert [column.heading for column in table.columns] == ["up to 2", "6"]
+        assert [column.heading for column in table.columns] == ["2", "6"]
         assert [column.is_trained for column in table.columns] == [True, False]
         assert [column.clusters for column in table.columns] == sizes
         assert table.scores["both"][1].mean == pytest.approx(1 / 3)
@@ -253,7 +253,7 @@ def test_the_report_has_a_table_by_hops_of_all_questions_and_of_those_without_sh
 def test_graphs_with_several_questions_have_a_best_possible_accuracy() -> None:
     questions = [FAMILY, FAMILY, FAMILY._replace(answer="brother"), PAIR]
     tests = measurements(questions, [True, True, False, False])
-    result = Result(cell().asked(), {}, 7, 20, [], tests, "here", {})
+    result = Result(7, 20, [], tests, {}, cell().asked(), {}, "here")
     scores, *_ = report_pair(EXPERIMENT, SCALE, "2-4", {"both": [result]}).tables
     column = scores.columns[0]
     assert (column.sentences, column.clusters, column.ceiling) == (4, 2, 0.75)

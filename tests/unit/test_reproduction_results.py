@@ -181,7 +181,7 @@ def result_for(cell: Cell) -> dict[str, Any]:
     tests = {name: Measurements(columns) for name in cell.scale.tests}
     if cell.scale.task != "graphs":
         tests = result(cell, 7).tests
-    found = Result(cell.asked(), {"train.en": "a"}, 7, 8, [], tests, "an abacus", {})
+    found = Result(7, 8, [], tests, {}, cell.asked(), {"train.en": "a"}, "an abacus")
     parts = {name: test.as_json(cell.scale.metrics) for name, test in tests.items()}
     rest = {name: value for name, value in vars(found).items() if name != "tests"}
     return {"version": 1, **rest, "parts": parts}

@@ -23,7 +23,7 @@ SENTENCES = 100
 
 def sample(values: np.ndarray) -> Sample:
     """Return a sample of sentences whose mean is the metric."""
-    return Sample(METRICS["accuracy"], np.stack([values, np.ones_like(values)], axis=1))
+    return Sample(METRICS["log-probability"], np.stack([values, np.ones_like(values)], axis=1))
 
 
 def null_rows(
@@ -219,3 +219,23 @@ def test_differences_of_a_table_are_corrected_and_gaps_stay() -> None:
     assert gap is None and one is not None and other is not None
     assert (one.p_value, one.equivalence) == (0.02, None)
     assert (other.p_value, other.equivalence) == (0.03, 0.04)
+
+
+def test_a_share_of_0_or_1_in_all_sentences_is_not_certain() -> None:
+    none, all_ = (
+        Sample(METRICS["exact match"], np.stack([np.full(50, x), np.ones(50)], axis=1))
+        for x in (0.0, 1.0)
+    )
+    # The rule of three: up to 3 / n are compatible with none of n.
+    assert estimate({1: none}).interval()[1] == pytest.approx(3 / 50, rel=1e-3)
+    several = estimate(dict.fromkeys(range(5), all_))
+    assert several.interval()[0] == pytest.approx(1 - 3 / 50, rel=1e-3)
+    same = difference({1: none, 2: none}, {1: none, 2: none}, margin=0.05)
+    assert same is not None and same.p_value == 1
+    assert same.equivalence is not None and 0 < same.equivalence < 0.5
+
+
+def test_differences_of_one_seed_take_no_part_in_the_correction() -> None:
+    one_seed = Difference(9.0, (8.0, 10.0), 1e-9, 0.9, 1)
+    tested = Difference(1.0, (0.0, 2.0), 0.03, 0.04, 3)
+    assert with_holm_correction([one_seed, tested]) == [one_seed, tested]

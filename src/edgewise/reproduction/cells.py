@@ -45,7 +45,7 @@ class Cell:
         own: dict[str, object] = {"average": self.average, "ranks": self.ranks}
         base: dict[str, object] = {"average": scale.average, "ranks": scale.ranks}
         own |= self.model.model_dump() | self.training.model_dump()
-        base |= scale.model.model_dump() | scale.training_for(self.model).model_dump()
+        base |= scale.model.model_dump() | scale.training.model_dump()
         base |= {"seed": self.seed, "threads": scale.threads}
         differs = [f"{name}={_shown(own[name])}" for name in own if own[name] != base[name]]
         return ",".join(differs) or "unchanged"

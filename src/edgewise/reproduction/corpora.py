@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import os
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -131,16 +132,8 @@ def _find_files(scale: TranslationScale, files: Files, pair: str, data: Path | N
             raise SettingError(
                 f"{folder} lacks {wanted}, the {part} part of {scale.name}: {remedy}"
             )
-        columns = [files.columns.get(language) for language in languages]
-        result[part] = [
-            (_text(one, columns[0]), _text(other, columns[1]))
-            for one, other in zip(*sides, strict=True)
-        ]
+        result[part] = [(TextFile(one), TextFile(other)) for one, other in zip(*sides, strict=True)]
     return result
-
-
-def _text(path: Path, column: int | None) -> TextFile:
-    return TextFile.parse(str(path) if column is None else f"{path}:{column}")
 
 
 def _file_hashes(found: Bitexts) -> dict[str, str]:
@@ -217,7 +210,7 @@ def _write(folder: Path, scale: TranslationScale, lines: Mapping[str, Iterator[P
             for pair in itertools.chain(pairs, held_out if part == "test" else ()):
                 words = len(pair[0].split())
                 if part == "train" and words > (scale.max_source_words or words):
-                    number = bucket_number(words, scale.buckets)
+                    number = bisect_left(scale.buckets, words)
                     if taken[number] < scale.held_out and number < len(scale.buckets):
                         taken[number] += 1
                         held_out.append(pair)
@@ -227,8 +220,3 @@ def _write(folder: Path, scale: TranslationScale, lines: Mapping[str, Iterator[P
                 target.write(pair[1] + "\n")
         if not written:
             raise DataError(f"the {part} part of {scale.name} has no sentence")
-
-
-def bucket_number(words: int, last: Sequence[int]) -> int:
-    """Return the number of the bucket of a length; the number of buckets if it is in none."""
-    return next((i for i, most in enumerate(last) if words <= most), len(last))

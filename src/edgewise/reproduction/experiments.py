@@ -98,10 +98,15 @@ class Experiment(Settings):
         return self.model_copy(update={"rows": (*self.rows, row)})
 
 
+def names_in(folder: Path, order: Sequence[str]) -> list[str]:
+    """Return the names of the TOML files of a folder, in this order."""
+    found = {path.stem for path in folder.glob("*.toml")}
+    return [*(name for name in order if name in found), *sorted(found - set(order))]
+
+
 def experiment_names() -> list[str]:
     """Return all names: those of the paper in its order, then those beyond it."""
-    found = {path.stem for path in FOLDER.glob("*.toml")}
-    return [*(name for name in ORDER if name in found), *sorted(found - set(ORDER))]
+    return names_in(FOLDER, ORDER)
 
 
 def read_experiment(name: str) -> Experiment:

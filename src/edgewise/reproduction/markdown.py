@@ -12,9 +12,10 @@ EXPLANATION = f"""\
 ± is the standard deviation over seeds. Intervals of 95 % contain the variance over seeds (Student's
 distribution) and over sentences ({RESAMPLES:,} bootstrap resamples). Differences are between cells
 with the same seed on the same sentences. p-values have Holm's correction, within a column or, by
-length, within a table. "Equivalent" means that two one-sided tests at 5 % reject a difference
-beyond the margin. *: one seed, so that the variance over seeds is not known. Fewer than
-{LEAST_CLUSTERS} sentences or graphs have no interval."""
+length, within a table; intervals have none. "Equivalent" means that two one-sided tests at 5 %
+reject a difference beyond the margin. *: one seed; the variance over seeds is unknown, so that
+nothing is tested and p is of the sentences only. Columns with fewer than {LEAST_CLUSTERS} sentences
+or graphs have no interval and no test."""
 
 
 def markdown(report: Report, picture: Path | None) -> str:
@@ -22,6 +23,7 @@ def markdown(report: Report, picture: Path | None) -> str:
     experiment, scale = report.experiment, report.scale
     lines = [f"# {scale.heading}{experiment.title}", "", experiment.finding, ""]
     lines += [f"At scale `{scale.name}`: {scale.title}.", ""]
+    lines += [scale.note, ""] if scale.note and not report.changes else []
     for pair in report.pairs:
         lines += [f"## {pair.pair}", "", *_scores(experiment, pair), ""]
         if pair.comparisons:
@@ -79,14 +81,14 @@ def _differences(experiment: Experiment, pair: PairReport) -> list[str]:
 
 def verdict(found: Difference | None, margin: float | None, metric: str) -> str:
     """Return what the tests of a difference say."""
-    if found is None:
-        return "not tested"
+    if found is None or found.seeds == 1:
+        return "not tested" if found is None else "one seed"
     results = []
     if found.p_value < LEVEL:
         results.append("higher" if found.value > 0 else "lower")
     if found.equivalence is not None and found.equivalence < LEVEL:
         results.append(f"equivalent within {margin:g} {metric}")
-    return (" and ".join(results) or "undecided") + ("*" if found.seeds == 1 else "")
+    return " and ".join(results) or "undecided"
 
 
 def _by_length(pair: PairReport, table: Table) -> list[str]:
@@ -95,7 +97,8 @@ def _by_length(pair: PairReport, table: Table) -> list[str]:
     rows = [["", *heads]]
     for row in pair.rows:
         scores = zip(table.scores[row.name], columns, strict=True)
-        rows.append([row.heading, *(_mean(score, column) for score, column in scores)])
+        heading = row.heading + ("*" if len(row.seeds) == 1 else "")
+        rows.append([heading, *(_mean(score, column) for score, column in scores)])
     if any(column.ceiling is not None for column in columns):
         rows.append(["best possible", *(_figure(c.ceiling, ".3f") for c in columns)])
     counts = [

@@ -35,6 +35,11 @@ class Metric:
     digits: int  # decimals in reports
     limits: tuple[float, float]
     from_sums: Callable[[Num[np.ndarray, "corpus statistic"]], Float[np.ndarray, "corpus"]]
+    unit: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.name + self.unit
 
     def statistics(self, columns: Columns) -> Num[np.ndarray, "sentence statistic"]:
         """Return what is summed over sentences."""
@@ -47,15 +52,15 @@ class Metric:
 
 
 def _ratio(sums: Num[np.ndarray, "corpus statistic"]) -> Float[np.ndarray, "corpus"]:
-    result: Float[np.ndarray, corpus] = sums[:, 0] / np.maximum(sums[:, 1], 1)
-    return result
+    ratios: NDArray[np.float64] = sums[:, 0] / np.maximum(sums[:, 1], 1)
+    return ratios
 
 
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("BLEU", BLEU_COLUMNS, 2, (0.0, 100.0), bleu_of),
-        Metric("log-probability", LOG_COLUMNS, 3, (-np.inf, 0.0), _ratio),
+        Metric("log-probability", LOG_COLUMNS, 3, (-np.inf, 0.0), _ratio, " per piece (nats)"),
         Metric("exact match", ("exact",), 3, (0.0, 1.0), _ratio),
         Metric("exact match, length given", ("exact_with_length",), 3, (0.0, 1.0), _ratio),
         Metric("accuracy", ("correct",), 3, (0.0, 1.0), _ratio),
@@ -73,6 +78,11 @@ class Sample:
     @property
     def value(self) -> float:
         return float(self.metric.from_sums(self.statistics.sum(axis=0, keepdims=True))[0])
+
+    @property
+    def least_variance(self) -> float:
+        """Return the variance of a share of 0 or 1, whose interval is 3 / n: the rule of three."""
+        return (3 / 1.96 / len(self.statistics)) ** 2 if self.metric.limits == (0, 1) else 0.0
 
     def resampled(self) -> Float[np.ndarray, "resample"]:
         """Return the metric on clusters drawn with replacement.

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from edgewise.evaluation.bootstrap import Interval
 from edgewise.reproduction.experiments import Comparison, Experiment
 from edgewise.reproduction.measurements import CEILING, METRICS, Measurements
@@ -111,7 +113,7 @@ class Report:
 
 def report_pair(experiment: Experiment, scale: Scale, pair: str, results: Results) -> PairReport:
     """Return the report of the finished cells, of which there is at least one."""
-    rows = experiment.rows_for(scale.name, pair)
+    rows = experiment.rows_for(scale.built_in_name, pair)
     done = {row.name: results[row.name] for row in rows if results.get(row.name)}
     compared = [c for c in experiment.compare if {c.row, c.against} <= done.keys()]
     heading = {row.name: row.heading for row in rows}
@@ -154,7 +156,7 @@ def _scores(
     parts = sorted(scale.parts, key=lambda part: part != experiment.part)
     figures = [(part, metric) for part in parts for metric in scale.metrics]
     figures += [(test, scale.metrics[0]) for test in scale.tests if test not in parts]
-    columns = [Column(f"{metric} on {PARTS.get(p, p)}", p, metric) for p, metric in figures]
+    columns = [Column(f"{METRICS[m].title} on {PARTS.get(p, p)}", p, m) for p, m in figures]
     return _table("", scale, columns, results, compared, by_length=False)
 
 
@@ -167,12 +169,10 @@ def _by_length(
         for metric in scale.metrics:
             columns, first = [], 0
             for last in scale.buckets:
-                heading = f"{first}-{last}" if first < last else f"{last}"
-                heading = heading if first else f"up to {last}"
                 is_trained = longest is None or last <= longest
-                columns.append(Column(heading, part, metric, (first, last), is_trained))
+                columns.append(Column("", part, metric, (first, last), is_trained))
                 first = last + 1
-            title = f"{metric} on {PARTS[part]}, by {LENGTHS[scale.by]}"
+            title = f"{METRICS[metric].title} on {PARTS[part]}, by {LENGTHS[scale.by]}"
             tables.append(_table(title, scale, columns, results, compared, by_length=True))
     return [table for table in tables if table.columns]
 
@@ -186,11 +186,7 @@ def _table(
     *,
     by_length: bool,
 ) -> Table:
-    """Return the table of columns that have sentences.
-
-    p-values are corrected within each column; by length, where columns are different sentences,
-    within the table.
-    """
+    """Return the table; p-values are corrected within a column, or by length within the table."""
     found, scores, tested = [], [], []
     for column in columns:
         cells = {
@@ -203,7 +199,11 @@ def _table(
         ceiling = None
         if CEILING in some.columns and some.clusters < len(some):
             ceiling = float(some.columns[CEILING].mean())
-        found.append(replace(column, sentences=len(some), clusters=some.clusters, ceiling=ceiling))
+        heading = column.heading
+        if by_length:
+            heading = "-".join(str(n) for n in np.unique(np.sort(some.columns[scale.by])[[0, -1]]))
+        column = replace(column, heading=heading, ceiling=ceiling)
+        found.append(replace(column, sentences=len(some), clusters=some.clusters))
         scores.append({row: summarise(of_row, column.metric) for row, of_row in cells.items()})
         is_main = column.metric == scale.metrics[0] and not by_length
         margins = [c.margin if is_main else None for c in compared]

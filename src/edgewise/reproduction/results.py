@@ -17,17 +17,23 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Result:
-    """A finished cell. `about` has times and versions, which reports do not contain."""
+class Outcome:
+    """What training and measuring a cell gave."""
 
-    asked: dict[str, Any]
-    corpus: dict[str, str]  # sha256 of each file
     parameters: int
     updates: int
     losses: list[tuple[int, float]]  # validation loss by update
     tests: dict[str, Measurements]
+    about: dict[str, Any]  # times and versions, which reports do not contain
+
+
+@dataclass(frozen=True)
+class Result(Outcome):
+    """A finished cell."""
+
+    asked: dict[str, Any]
+    corpus: dict[str, str]  # sha256 of each file
     hardware: str
-    about: dict[str, Any]
 
     @property
     def seed(self) -> int:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 from edgewise.decoding.settings import DecodingSettings
 from edgewise.errors import SettingError
 from edgewise.model.settings import ModelSettings
-from edgewise.reproduction.experiments import nearest
+from edgewise.reproduction.experiments import names_in, nearest
 from edgewise.settings import Settings, describe_mistakes, read_toml, show
 from edgewise.training.settings import TrainingSettings
 
@@ -33,7 +33,9 @@ class Scale(Settings):
     name: str
     task: str
     title: str
+    base: str = Field("", description="The scale that this one changes.")
     heading: str = Field("", description="Text before the titles of reports.")
+    note: str = Field("", description="Text below the titles of reports.")
     differs: tuple[str, ...] = Field(description="What differs from the paper.")
     pairs: tuple[Annotated[str, Field(pattern=r"^\w+-\w+$")], ...] = Field(
         min_length=1, description="Pairs of languages, or other divisions of the corpus."
@@ -50,6 +52,11 @@ class Scale(Settings):
     )
     model: Settings
     training: Settings
+
+    @property
+    def built_in_name(self) -> str:
+        """Return the name of the built-in scale that this one is, or is based on."""
+        return self.name if self.name in scale_names() else self.base
 
     @property
     def tests(self) -> tuple[str, ...]:
@@ -92,7 +99,7 @@ FileNames = Annotated[tuple[Annotated[str, AfterValidator(_file_name)], ...], Fi
 class Files(Settings):
     """File names of each part: the first that exists is used; a * may match several files.
 
-    {language} stands for en, de, …; tab-separated files have a column for each language.
+    {language} stands for en, de, …
     """
 
     train: FileNames
@@ -100,7 +107,6 @@ class Files(Settings):
     test: dict[TestName, FileNames] = Field(
         min_length=1, description="File names by name of the test set."
     )
-    columns: dict[str, int] = Field({}, description="Column of each language.")
     remove: str = Field("", description="Text removed from each line: the mark of split words.")
 
     @field_validator("test", mode="before")
@@ -192,7 +198,7 @@ class TranslationScale(Scale):
     def training_for(self, model: Settings) -> TrainingSettings:
         assert isinstance(model, ModelSettings)
         kinds: tuple[Positions, ...] = ("none", "relative", "absolute", "both")
-        kind = kinds[2 * model.sinusoids + (model.max_distance is not None)]
+        kind = kinds[2 * model.sinusoids + bool(model.max_distance)]  # one label says nothing
         return TrainingSettings(**self.training.model_dump() | self.tuned.get(kind, {}))
 
     def preparation(self) -> dict[str, Any]:
@@ -213,8 +219,7 @@ class TranslationScale(Scale):
 
 def scale_names() -> list[str]:
     """Return all names, from small to large."""
-    found = {path.stem for path in FOLDER.glob("*.toml")}
-    return [*(name for name in ORDER if name in found), *sorted(found - set(ORDER))]
+    return names_in(FOLDER, ORDER)
 
 
 def parse_scale(content: dict[str, Any]) -> Scale:
@@ -254,7 +259,7 @@ def _merged(path: Path) -> dict[str, Any]:
     if base not in scale_names():
         near = nearest(str(base), scale_names())
         raise SettingError(f"base: there is no scale {show(base)}{near}")
-    below = _merged(FOLDER / f"{base}.toml")
+    below = _merged(FOLDER / f"{base}.toml") | {"base": base}
     for key, value in content.items():
         merges = isinstance(value, dict) and isinstance(below.get(key), dict) and key != "files"
         below[key] = below[key] | value if merges else value

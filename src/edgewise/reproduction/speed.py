@@ -42,10 +42,7 @@ def measure_speed(
     rounds: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Speed]:
-    """Time `rounds` updates of each row, in random order on each batch.
-
-    Nothing else should run meanwhile.
-    """
+    """Time `rounds` updates of each row, in random order on each batch; nothing else may run."""
     first = next(iter(cells.values()))
     if first.threads is not None:
         torch.set_num_threads(first.threads)
@@ -68,6 +65,8 @@ def measure_speed(
         for name in order:
             start = time.perf_counter()
             trainers[name].update(step, update)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             if step > WARM_UP:
                 seconds[name].append(time.perf_counter() - start)
         progress(step, WARM_UP + rounds)

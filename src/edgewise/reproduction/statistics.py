@@ -4,8 +4,8 @@ A figure varies with the seed of training and with the sentences of the test. Tw
 by the differences between cells with the same seed on the same sentences. The variance over seeds
 is estimated from few values, so that its interval uses Student's distribution; the variance over
 sentences is estimated by a bootstrap. The half-widths of the two intervals are added in quadrature:
-in simulations a true null hypothesis is rejected in at most 5 % of cases at a nominal 5 %, for all
-ratios of the two variances (tests/unit/test_statistics.py).
+in simulations a true null hypothesis is rejected in at most 5.3 % of cases at a nominal 5 %, for
+all ratios of the two variances (tests/unit/test_statistics.py).
 """
 
 import functools
@@ -33,16 +33,19 @@ class Estimate:
 
     @classmethod
     def from_samples(
-        cls, values: Sequence[float], resampled: Float[np.ndarray, "seed resample"]
+        cls,
+        values: Sequence[float],
+        resampled: Float[np.ndarray, "seed resample"],
+        least: float = 0.0,
     ) -> "Estimate":
-        """Return the estimate from the values of each seed and those on resampled sentences."""
+        """Return the estimate; `least` is the smallest variance over sentences that is known."""
         count = len(values)
-        both = float(resampled.mean(axis=0).var(ddof=1))
+        both = max(least, float(resampled.mean(axis=0).var(ddof=1)))
         if count == 1:
             return cls(tuple(values), 0.0, both)
         # The interaction of seed and sentence is part of the variance over seeds already.
         single = float(resampled.var(axis=1, ddof=1).mean())
-        shared = max(0.0, both - max(0.0, single - both) / (count - 1))
+        shared = max(least, both - max(0.0, single - both) / (count - 1))
         return cls(tuple(values), float(np.var(values, ddof=1)) / count, shared)
 
     @property
@@ -89,7 +92,9 @@ def estimate(cells: Mapping[int, Sample]) -> Estimate:
     """Return the mean of one row, whose samples are given by seed."""
     samples = list(cells.values())
     return Estimate.from_samples(
-        [each.value for each in samples], np.stack([each.resampled() for each in samples])
+        [each.value for each in samples],
+        np.stack([each.resampled() for each in samples]),
+        samples[0].least_variance,
     )
 
 
@@ -106,6 +111,7 @@ def difference(
     found = Estimate.from_samples(
         [row[seed].value - against[seed].value for seed in seeds],
         np.stack([row[seed].resampled() - against[seed].resampled() for seed in seeds]),
+        row[seeds[0]].least_variance,
     )
     equivalence = None if margin is None else found.tail(margin - abs(found.mean))
     p_value = 2 * found.tail(abs(found.mean))
@@ -113,20 +119,18 @@ def difference(
 
 
 def with_holm_correction(differences: Sequence[Difference | None]) -> list[Difference | None]:
-    """Return the differences of a table with p-values corrected for their number."""
-    p_values = holm([None if each is None else each.p_value for each in differences])
-    equivalences = holm([None if each is None else each.equivalence for each in differences])
+    """Return differences with p-values corrected for their number; those of one seed stay."""
+    tested = [each if each is not None and each.seeds > 1 else None for each in differences]
+    p_values = holm([None if each is None else each.p_value for each in tested])
+    equivalences = holm([None if each is None else each.equivalence for each in tested])
     return [
-        each and replace(each, p_value=p_value or 0.0, equivalence=equivalence)
-        for each, p_value, equivalence in zip(differences, p_values, equivalences, strict=True)
+        each if p_value is None else each and replace(each, p_value=p_value, equivalence=equal)
+        for each, p_value, equal in zip(differences, p_values, equivalences, strict=True)
     ]
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p-values with Holm's correction, which bounds the family-wise error rate.
-
-    None is a test that was not made, and stays.
-    """
+    """Return p-values with Holm's correction (family-wise error rate); None stays None."""
     result, largest = list(p_values), 0.0
     made = sorted((value, i) for i, value in enumerate(p_values) if value is not None)
     for rank, (value, i) in enumerate(made):
@@ -135,7 +139,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return result
 
 
-@functools.lru_cache
+@functools.lru_cache(maxsize=4096)
 def student_quantile(tail: float, freedom: int) -> float:
     """Return the value that Student's t exceeds with this probability, at most 1/2."""
     # t = sqrt(freedom) tan(angle), where the density of the angle is cos(angle)^(freedom - 1).

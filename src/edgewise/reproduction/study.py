@@ -49,7 +49,7 @@ class Study:
         return tuple(pair for pair in scale.pairs if is_own or pair in experiment.pairs)
 
     def rows(self, pair: str) -> list[Row]:
-        return self.experiment.rows_for(self.scale.name, pair)
+        return self.experiment.rows_for(self.scale.built_in_name, pair)
 
     def cell(self, row: Row, pair: str, seed: int) -> Cell:
         return cell_for(row, self.scale, pair, seed, self.changes)
@@ -80,13 +80,12 @@ class Study:
         results = [(row, result) for row, of_row in found.items() for result in of_row]
         require_same_corpus([result for _, result in results])
         for row, result in results:
-            first_row, first = results[0]
             for name, test in result.tests.items():
-                if len(test) != len(first.tests[name]):
+                if (expected := len(results[0][1].tests[name])) != len(test):
                     raise DataError(
-                        f"{self.scale.name}, {pair}: row {first_row}, seed {first.seed}, has "
-                        f"{len(first.tests[name])} sentences of {name}, and row {row}, seed "
-                        f"{result.seed}, has {len(test)}: one result is damaged (move it away)"
+                        f"{self.scale.name}, {pair}: row {row}, seed {result.seed}, has "
+                        f"{len(test)} sentences of {name}, and row {results[0][0]} has {expected}: "
+                        "one result is damaged (move it away)"
                     )
         return found
 
@@ -98,7 +97,7 @@ class Study:
 
     @property
     def command(self) -> str:
-        """Return the command that writes the report again from its cells."""
+        """Return the command of the experiment, which also writes this report."""
         scale = self.scale.name + ("" if self.scale.name in scale_names() else ".toml")
         changes = [part for name, value in self.changes.given() for part in (f"--{name}", value)]
         command = ["edgewise", "reproduce", self.experiment.name, "--scale", scale]

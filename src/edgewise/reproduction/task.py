@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from edgewise.reproduction.cells import Cell
-from edgewise.reproduction.measurements import Measurements
+from edgewise.reproduction.results import Outcome
 from edgewise.reproduction.scales import Scale
 from edgewise.training.reporter import Reporter
 
@@ -19,17 +19,6 @@ class PreparedData:
 
     folder: Path
     files: dict[str, str]  # sha256 of each file they were made from
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What training and measuring a cell gave."""
-
-    parameters: int
-    updates: int
-    training_seconds: float
-    losses: list[tuple[int, float]]  # validation loss by update
-    tests: dict[str, Measurements]
 
 
 @runtime_checkable

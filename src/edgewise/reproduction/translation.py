@@ -16,8 +16,9 @@ from edgewise.evaluation.bootstrap import SentenceStatistics
 from edgewise.reproduction.cells import Cell
 from edgewise.reproduction.corpora import PAIR_SIDES, lines_of, prepare_corpus
 from edgewise.reproduction.measurements import BLEU_COLUMNS, LOG_PROBABILITY, Measurements
+from edgewise.reproduction.results import Outcome
 from edgewise.reproduction.scales import Scale, TranslationScale
-from edgewise.reproduction.task import Outcome, PreparedData, Say
+from edgewise.reproduction.task import PreparedData, Say
 from edgewise.storage import write_text
 from edgewise.training.loop import train
 from edgewise.training.metrics import read_metrics
@@ -49,14 +50,15 @@ class Translation:
             average(settings.out, min(cell.average, saved), model)
         shutil.rmtree(settings.out / "checkpoints", ignore_errors=True)
         records = read_metrics(settings.out)
+        seconds = sum(float(record.get("seconds", 0)) for record in records)
         return Outcome(
             parameters=sum(tensor.numel() for tensor in read_model(model)[0].values()),
             updates=max(int(record["step"]) for record in records),
-            training_seconds=sum(float(r["seconds"]) for r in records if r["kind"] == "update"),
             losses=[
                 (int(r["step"]), float(r["loss"])) for r in records if r["kind"] == "validation"
             ],
             tests={test: _measure(cell, data, test, folder) for test in cell.scale.tests},
+            about={"training_seconds": round(seconds)},
         )
 
 

@@ -82,17 +82,11 @@ def run_cell(folder: Path, reporter: Reporter | None = None, parent: int | None 
     outcome = task_for(cell.scale).run(cell, data, folder, reporter)
     if outcome is None:
         return
-    result = Result(
-        asked=cell.asked(),
-        corpus=data.files,
-        parameters=outcome.parameters,
-        updates=outcome.updates,
-        losses=outcome.losses,
-        tests=outcome.tests,
-        hardware=f"{hardware()}; threads a cell: {torch.get_num_threads()}",
-        about=provenance() | {"training_seconds": round(outcome.training_seconds)},
+    machine = f"{hardware()}; threads a cell: {torch.get_num_threads()}"
+    fields = vars(outcome) | {"about": provenance() | outcome.about}
+    Result(**fields, asked=cell.asked(), corpus=data.files, hardware=machine).write(
+        cell.result(out)
     )
-    result.write(cell.result(out))
 
 
 def end_with(parent: int) -> None:

@@ -39,12 +39,12 @@ class Question(NamedTuple):
 
     @property
     def graph(self) -> tuple[object, ...]:
-        """All that can be known of it: questions with the same graph should get one answer."""
+        """Return what identifies the graph: equal graphs should get equal answers."""
         return self.edges, self.of, self.to
 
     @property
     def distance(self) -> int:
-        """Edges of the shortest path between the two, in whatever direction; 0: there is none."""
+        """Return the edges of the shortest path between the two, in any direction; 0: none."""
         reached, distance = {self.of}, 0
         while self.to not in reached:
             further = {j for i, j, _ in self.edges if i in reached}
@@ -57,7 +57,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """What is trained on, and the tests by number of hops."""
+    """Training questions, and tests by number of hops."""
 
     train: list[Question]
     tests: dict[int, list[Question]]
@@ -65,17 +65,17 @@ class QuestionSet:
 
     @property
     def relations(self) -> list[str]:
-        """Those of edges, in alphabetical order."""
+        """Return the relations of edges, sorted."""
         return sorted({relation for q in self.train for _, _, relation in q.edges})
 
     @property
     def answers(self) -> list[str]:
-        """Those of questions to train on."""
+        """Return the answers of training questions, sorted."""
         return sorted({question.answer for question in self.train})
 
 
 def read_set(folder: Path) -> QuestionSet:
-    """DataError if there is none, or if a test has a relation that the training has not."""
+    """Read a set; DataError if there is none, or a test has a relation that training lacks."""
     trains = sorted(folder.glob("*_train.jsonl.gz"))
     tests = {int(m[1]): p for p in folder.glob("*.gz") if (m := TEST.fullmatch(p.name))}
     if len(trains) != 1 or not tests:
@@ -103,7 +103,7 @@ def read_set(folder: Path) -> QuestionSet:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """DataError names the line that is no question."""
+    """Read the questions of a file; DataError names an invalid line."""
     try:
         with gzip.open(path, "rb") as file:
             lines = file.read().removesuffix(b"\n").split(b"\n")
@@ -142,8 +142,8 @@ def _question(content: Any) -> Question:
 class Encoded:
     """Questions as one graph of many parts.
 
-    An edge from i to j with relation r lets j look at i by label r, and i at j by label
-    r + n_relations; a node looks at itself by the last label, 2 n_relations.
+    For an edge from i to j with relation r, j attends to i with label r, and i to j with label
+    r + n_relations; a node attends to itself with the last label, 2 n_relations.
     """
 
     graph: EdgeList
@@ -153,22 +153,15 @@ class Encoded:
 
 
 class Encoder:
-    """Relations and answers by number, as in the training."""
+    """Numbers relations and answers as in training."""
 
     def __init__(self, questions: QuestionSet) -> None:
         self._relations = {name: i for i, name in enumerate(questions.relations)}
         self._answers = {name: i for i, name in enumerate(questions.answers)}
-
-    @property
-    def n_labels(self) -> int:
-        return 2 * len(self._relations) + 1
-
-    @property
-    def n_answers(self) -> int:
-        return len(self._answers)
+        self.n_labels, self.n_answers = 2 * len(self._relations) + 1, len(self._answers)
 
     def graph(self, question: Question) -> EdgeList:
-        """Of one question; two edges between the same people are two edges."""
+        """Return the graph of one question; two edges between the same people are both kept."""
         count, edges = len(self._relations), []
         for i, j, relation in question.edges:
             label = self._relations[relation]
@@ -180,7 +173,7 @@ class Encoder:
     def encode(
         self, questions: Sequence[Question], graphs: Sequence[EdgeList] | None = None
     ) -> Encoded:
-        """Several questions; their graphs may be given, where they were made before."""
+        """Return several questions as one graph. graphs: those of the questions, if made before."""
         graphs = [self.graph(question) for question in questions] if graphs is None else graphs
         sizes = torch.tensor([question.n_nodes for question in questions])
         starts = sizes.cumsum(0) - sizes

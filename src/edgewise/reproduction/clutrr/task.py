@@ -20,8 +20,9 @@ from edgewise.reproduction.clutrr.settings import (
     GraphTrainingSettings,
 )
 from edgewise.reproduction.measurements import CEILING, CLUSTER, Measurements
+from edgewise.reproduction.results import Outcome
 from edgewise.reproduction.scales import Scale
-from edgewise.reproduction.task import Outcome, PreparedData, Say
+from edgewise.reproduction.task import PreparedData, Say
 from edgewise.training.reporter import Reporter
 
 WARM_UP = 0.1  # of the updates
@@ -67,9 +68,9 @@ def train_and_answer(
     return Outcome(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         updates=updates,
-        training_seconds=seconds,
         losses=[],
         tests=answer(model, encoder, [q for test in questions.tests.values() for q in test]),
+        about={"training_seconds": round(seconds)},
     )
 
 
