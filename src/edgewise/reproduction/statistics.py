@@ -4,7 +4,7 @@ A figure varies with the seed of training and with the sentences of the test. Tw
 by the differences between cells with the same seed on the same sentences. The variance over seeds
 is estimated from few values, so that its interval uses Student's distribution; the variance over
 sentences is estimated by a bootstrap. The half-widths of the two intervals are added in quadrature:
-in simulations a true null hypothesis is rejected in at most 5.3 % of cases at a nominal 5 %, for
+in simulations a true null hypothesis is rejected in at most 6 % of cases at a nominal 5 %, for
 all ratios of the two variances (tests/unit/test_statistics.py).
 """
 
