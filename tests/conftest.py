@@ -7,7 +7,6 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from edgewise import RelativePositions, relation_attention
-from edgewise.attention import functional
+from edgewise.attention import backends
+from edgewise.attention import inputs as attention_inputs
+from edgewise.errors import ArgumentError
 
 # One profile: the same cases each time, so that a failure can be seen again.
 settings.register_profile("edgewise", deadline=None, derandomize=True, print_blob=True)
@@ -149,7 +150,8 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-PATHS = ("by label", "by diagonal", "blockwise")
+# The backends for the dot product with relative positions.
+METHODS = ("gather", "chunked_gather", "diagonal", "blockwise")
 
 
 class Inputs:
@@ -215,22 +217,22 @@ class Inputs:
         return {"output": output.detach(), **dict(zip(leaves, grads, strict=True))}
 
 
-@contextmanager
-def only(path: str) -> Iterator[str]:
-    """The method of a path; of the dense one, one form even where the other would be taken."""
-    chosen = functional.is_diagonal
-    if path == "by label":
-        functional.is_diagonal = lambda *arguments: False
+def supported(inputs: Inputs, method: str) -> str:
+    """Return the method, or "auto" if the backend does not support the inputs."""
+    if method == "auto":
+        return method
+    arguments = {**inputs.tensors, "relations": inputs.relations, "mask": inputs.mask}
+    normalised = attention_inputs.normalise(**arguments, causal=inputs.causal)
     try:
-        yield "dense" if path in ("by label", "by diagonal") else path
-    finally:
-        functional.is_diagonal = chosen
+        backends.requested(method, normalised)
+    except ArgumentError:
+        return "auto"
+    return method
 
 
-def run(inputs: Inputs, path: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """`Inputs.results` by one path."""
-    with only(path) as method:
-        return inputs.results(method, dtype)
+def run(inputs: Inputs, method: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Return `Inputs.results` by a backend, or by "auto" if it does not support the inputs."""
+    return inputs.results(supported(inputs, method), dtype)
 
 
 def assert_same(

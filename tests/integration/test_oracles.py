@@ -25,7 +25,7 @@ MAX_DISTANCE, HEADS, D_HEAD, D_MODEL, D_FF, N_VOCABULARY = 3, 5, 8, 22, 9, 29
 # In float32, for outputs of about 1; the largest difference with twenty seeds was 2.2e-6.
 CLOSE = 5e-6
 
-METHODS = ["reference", "dense", "blockwise"]
+METHODS = ["reference", "gather", "chunked_gather", "diagonal", "blockwise"]
 # Of the sentences of a batch: within the clipping distance, beyond it, padded, of several blocks,
 # and so many that the dense method computes the relative terms by position.
 LENGTHS = [(1,), (4,), (6,), (12, 2), (10, 14, 1), (300, 131), tuple(range(1, 20)) * 3]

@@ -61,11 +61,11 @@ def padding(batch: int, n: int) -> Tensor:
 
 CASES = {
     "reference": Inputs(2, 3, 7, 7, 4, RelativePositions(2), causal=True, mask=padding(2, 7)),
-    "dense": Inputs(2, 3, 9, 9, 4, RelativePositions(2), mask=padding(2, 9)),
-    "dense, causal, a table for each head": Inputs(
+    "diagonal": Inputs(2, 3, 9, 9, 4, RelativePositions(2), mask=padding(2, 9)),
+    "diagonal, causal, a table for each head": Inputs(
         *(2, 3, 9, 9, 4), RelativePositions(2), causal=True, per_head=True
     ),
-    "dense, an offset": Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=4), causal=True),
+    "gather, an offset": Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=4), causal=True),
     "blockwise, causal": Inputs(
         *(2, 3, 150, 150, 4), RelativePositions(3), causal=True, mask=padding(2, 150)
     ),
@@ -91,15 +91,15 @@ def test_compiled_attention_takes_lengths_it_has_not_seen() -> None:
     function = compiled(relation_attention)
     for n in (6, 13, 21):
         inputs = Inputs(2, 3, n, n, 4, RelativePositions(2), mask=padding(2, n))
-        expected = results(relation_attention, inputs, method="dense")
-        assert_same(results(function, inputs, method="dense"), expected)
+        expected = results(relation_attention, inputs, method="diagonal")
+        assert_same(results(function, inputs, method="diagonal"), expected)
 
 
 @traced_or_compiled
 def test_compiled_dropout_drops(backend: str) -> None:
     inputs = Inputs(2, 3, 9, 9, 4, RelativePositions(2))
     function = compiled(relation_attention, backend)
-    first, second = (results(function, inputs, method="dense", dropout=0.5) for _ in range(2))
+    first, second = (results(function, inputs, method="gather", dropout=0.5) for _ in range(2))
     for name, value in first.items():
         assert value.isfinite().all(), name
         assert not torch.equal(value, second[name]), name

@@ -9,7 +9,7 @@ from conftest import Inputs, assert_same
 from messages import raises
 
 from edgewise import RelationAttention, RelativePositions, attention_parts
-from edgewise.attention import fused, reference
+from edgewise.attention import private
 from edgewise.errors import ArgumentError, EdgewiseError
 
 pytestmark = pytest.mark.unhooked  # the hook would raise first
@@ -152,9 +152,9 @@ def test_a_device_other_than_the_query_s_is_refused(name: str) -> None:
 
 
 def test_the_definition_and_the_parts_refuse_it_too() -> None:
-    query, key, value = (INPUTS.tensors[name] for name in NAMES[:3])
+    query, key = (INPUTS.tensors[name] for name in NAMES[:2])
     with raises(ArgumentError, "key_table", "[5, 4]", "[6, 4]"):
-        reference.relation_attention(query, key, value, INPUTS.relations, key_table=ones(6, 4))
+        INPUTS.output("reference", key_table=ones(6, 4))
     with raises(ArgumentError, "key_table", "[5, 4]", "[6, 4]"):
         attention_parts(query, key, INPUTS.relations, key_table=ones(6, 4))
 
@@ -189,8 +189,8 @@ def test_an_offset_that_is_no_position_is_refused(offset: Any, facts: tuple[Any,
 
 
 def test_an_unknown_method_is_refused_with_the_names_of_all() -> None:
-    names = ("auto", "reference", "dense", "blockwise", "sparse")
-    with raises(ArgumentError, "method", *names, "flash"):
+    names = ("auto", "reference", "sdpa", "gather", "chunked_gather", "diagonal", "blockwise")
+    with raises(ArgumentError, "method", *names, "sparse", "nonlinear", "flash"):
         INPUTS.output("flash")
 
 
@@ -212,15 +212,14 @@ def test_blockwise_refuses_an_offset_for_each_sentence_and_auto_takes_it() -> No
 
 
 @pytest.mark.parametrize("n", [9, 400])
-def test_without_the_fused_kernels_blockwise_is_refused_and_auto_is_dense(
+def test_without_the_fused_kernels_blockwise_is_refused_and_auto_takes_another(
     n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused, "KNOWN", False)
-    for relations in (RelativePositions(4), RelativePositions(0), None):
-        inputs = Inputs(1, 2, n, n, 3, relations)
-        with raises(ArgumentError, "method", "blockwise", "fused", torch.__version__, "cpu"):
-            inputs.output("blockwise")
-        assert_same(inputs.results("auto"), inputs.results("reference"))
+    monkeypatch.setattr(private, "HAS_FLASH", False)
+    inputs = Inputs(1, 2, n, n, 3, RelativePositions(4))
+    with raises(ArgumentError, "method", "blockwise", "fused", torch.__version__, "cpu"):
+        inputs.output("blockwise")
+    assert_same(inputs.results("auto"), inputs.results("reference"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from messages import raises
 from torch import Tensor
 
 from edgewise import RelationAttention, RelativePositions
-from edgewise.attention import reference
 from edgewise.data.vocabulary import BEGIN, END
 from edgewise.decoding.explanation import Attention, explain, weight_by_distance
 from edgewise.errors import ArgumentError
@@ -89,9 +88,12 @@ def projected(layer: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, Tensor
 
 def edges(table: Tensor | None, k: int | None, query: Tensor, key: Tensor) -> Tensor:
     """a_ij [head, n_query, n_key, d_head] by the definition."""
-    relations = None if k is None else RelativePositions(k)
-    found = reference.vectors_of(relations, table, "edge_key", query[None], key[None])[0]
-    return found.expand(len(query), query.shape[1], key.shape[1], -1)
+    n_query, n_key = query.shape[1], key.shape[1]
+    if table is None or k is None:
+        return query.new_zeros(1).expand(len(query), n_query, n_key, query.shape[-1])
+    tables = table if table.dim() == 3 else table[None]
+    found = tables[:, RelativePositions(k).labels(n_query, n_key)]
+    return found.expand(len(query), -1, -1, -1)
 
 
 def assert_equal(actual: Tensor, expected: Tensor) -> None:

@@ -251,8 +251,8 @@ CALLED = {
     ),
     "a list of edges by another method": (
         LISTED,
-        {"method": "dense"},
-        ("method", "dense", "EdgeList", "sparse"),
+        {"method": "gather"},
+        ("method", "gather", "EdgeList"),
     ),
     "labels by the sparse method": (
         INPUTS,

@@ -22,7 +22,8 @@ from edgewise import (
     attention_parts,
     relation_attention,
 )
-from edgewise.attention import by_label, edge_operators, nonlinear
+from edgewise.attention import edge_ops
+from edgewise.attention.backends import chunked_gather, nonlinear
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -34,9 +35,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once, or so little at a time that there are several parts of every kind."""
     if request.param == "in parts":
-        monkeypatch.setattr(by_label, "CHUNK", 45)
-        monkeypatch.setattr(by_label, "LEAST_ROWS", 2)
-        monkeypatch.setattr(edge_operators, "CHUNK", 40)
+        monkeypatch.setattr(chunked_gather, "CHUNK", 45)
+        monkeypatch.setattr(chunked_gather, "MIN_ROWS", 2)
+        monkeypatch.setattr(edge_ops, "CHUNK", 40)
         monkeypatch.setattr(nonlinear, "BLOCK", 350)
 
 
@@ -420,7 +421,7 @@ def test_several_items_in_several_parts_equal_the_definition(
     per_head: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for batch, chunk in ((3, 220), (5, 220), (5, 330)):
-        monkeypatch.setattr(by_label, "CHUNK", chunk)
+        monkeypatch.setattr(chunked_gather, "CHUNK", chunk)
         monkeypatch.setattr(nonlinear, "BLOCK", chunk)
         for relations in ("labels", "labels of each item", "vectors of each item"):
             for compatibility in ("dot", "additive"):
@@ -445,7 +446,7 @@ def test_tables_may_differ_in_rows_and_in_heads(relations: str, compatibility: s
 def test_without_kernels_for_sparse_matrices_lists_equal_the_definition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(edge_operators, "has_kernels", lambda device: False)
+    monkeypatch.setattr(edge_ops, "has_kernels", lambda device: False)
     for per_head in (False, True):
         for edges in (3, 13, 40):
             inputs = GraphInputs("edge list", edges=edges, per_head=per_head)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from edgewise import RelationAttention, RelativePositions
-from edgewise.attention import reference
+from edgewise import RelationAttention, RelativePositions, relation_attention
 from edgewise.model.dropout import Dropout
 from edgewise.model.initial import initialise
 from edgewise.model.layers import FeedForward, Residual
@@ -210,12 +209,13 @@ def test_self_attention_is_the_definition_s_in_every_layer(positions: str) -> No
             for p in (layer.query, layer.key, layer.value)
         )
         distance = model.settings.max_distance
-        expected = reference.relation_attention(
+        expected = relation_attention(
             *(query, key, value, None if distance is None else RelativePositions(distance)),
             key_table=layer.key_table,
             value_table=layer.value_table,
             mask=mask[:, None, None, :] if name.startswith("encoder") else None,
             causal=name.startswith("decoder"),
+            method="reference",
         )
         expected = linear(expected.transpose(1, 2).flatten(2), layer.output.weight)
         assert_equal(output, expected)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from edgewise import RelationAttention, RelativePositions
-from edgewise.attention import reference
+from edgewise import RelationAttention, RelativePositions, relation_attention
 
 
 def layer_of(d_model: int = 12, heads: int = 3, seed: int = 0, **settings: Any):
@@ -36,11 +35,12 @@ def joined(layer: RelationAttention, output: Tensor) -> Tensor:
 
 
 def by_definition(layer: RelationAttention, x: Tensor, **options: Any) -> Tensor:
-    output = reference.relation_attention(
+    output = relation_attention(
         *projected(layer, x),
         None if layer.max_distance is None else RelativePositions(layer.max_distance),
         key_table=layer.key_table,
         value_table=layer.value_table,
+        method="reference",
         **options,
     )
     return joined(layer, output)

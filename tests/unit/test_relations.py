@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import PATHS, Inputs, assert_same, run
+from conftest import METHODS, Inputs, assert_same, run
 from torch.nn.functional import scaled_dot_product_attention
 
 from edgewise import RelativePositions, attention_parts, relation_attention
@@ -26,7 +26,7 @@ def test_distance_zero_is_one_label() -> None:
     assert RelativePositions(0).n_labels == 1
 
 
-@pytest.mark.parametrize("method", ["reference", "dense", "blockwise", "auto"])
+@pytest.mark.parametrize("method", ["reference", *METHODS, "auto"])
 def test_two_positions_by_hand(method: str) -> None:
     # One feature, no content: the logits are q_i times the label's key, the output its value.
     query = torch.tensor([[[[1.0], [2.0]]]], dtype=torch.float64)
@@ -43,8 +43,8 @@ def test_two_positions_by_hand(method: str) -> None:
     torch.testing.assert_close(output[0, 0], torch.tensor(expected, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("path", [*PATHS, "auto", "reference"])
-def test_labels_beyond_the_clipping_distance_are_shared(path: str) -> None:
+@pytest.mark.parametrize("method", [*METHODS, "auto", "reference"])
+def test_labels_beyond_the_clipping_distance_are_shared(method: str) -> None:
     # With one more row at each end, equal to the old end, nothing changes.
     near = Inputs(2, 3, 9, 9, 4, RelativePositions(2))
     far = Inputs(2, 3, 9, 9, 4, RelativePositions(3))
@@ -53,23 +53,23 @@ def test_labels_beyond_the_clipping_distance_are_shared(path: str) -> None:
         for name, x in near.tensors.items()
     }
     far.grad = near.grad
-    nearby, further = run(near, path), run(far, path)
+    nearby, further = run(near, method), run(far, method)
     for name in ("output", "query", "key", "value"):
         torch.testing.assert_close(nearby[name], further[name], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("path", [*PATHS, "auto"])
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_zero_tables_are_plain_attention(path: str, causal: bool) -> None:
+def test_zero_tables_are_plain_attention(method: str, causal: bool) -> None:
     inputs = Inputs(2, 3, 13, 13, 5, RelativePositions(4), causal=causal)
     for name in ("key_table", "value_table"):
         inputs.tensors[name] = torch.zeros_like(inputs.tensors[name])
     q, k, v = (inputs.tensors[name] for name in ("query", "key", "value"))
     plain = scaled_dot_product_attention(q, k, v, is_causal=causal)
-    torch.testing.assert_close(run(inputs, path)["output"], plain, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(run(inputs, method)["output"], plain, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["dense", "blockwise", "auto", "reference"])
+@pytest.mark.parametrize("method", ["gather", "sdpa", "auto", "reference"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_without_relations_it_is_plain_attention_with_masks(method: str, causal: bool) -> None:
     mask = torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(1)) < 0.5
@@ -79,8 +79,8 @@ def test_without_relations_it_is_plain_attention_with_masks(method: str, causal:
     assert not run(inputs, method)["output"][1, :, 3].any()
 
 
-@pytest.mark.parametrize("path", [*PATHS, "auto", "reference"])
-def test_moving_queries_and_keys_together_changes_nothing(path: str) -> None:
+@pytest.mark.parametrize("method", [*METHODS, "auto", "reference"])
+def test_moving_queries_and_keys_together_changes_nothing(method: str) -> None:
     still = Inputs(2, 3, 6, 11, 4, RelativePositions(2, query_offset=3))
     moved = Inputs(2, 3, 6, 16, 4, RelativePositions(2, query_offset=8))
     moved.tensors = dict(still.tensors)
@@ -89,14 +89,14 @@ def test_moving_queries_and_keys_together_changes_nothing(path: str) -> None:
         moved.tensors[name] = torch.cat([before, still.tensors[name]], dim=2)
     moved.mask = (torch.arange(16) >= 5)[None, None, None]
     torch.testing.assert_close(
-        run(moved, path)["output"], run(still, path)["output"], rtol=1e-10, atol=1e-10
+        run(moved, method)["output"], run(still, method)["output"], rtol=1e-10, atol=1e-10
     )
 
 
 def test_rows_of_positive_distances_get_no_gradient_under_causal() -> None:
     inputs = Inputs(2, 3, 9, 9, 4, RelativePositions(3), causal=True)
-    for path in PATHS:
-        results = run(inputs, path)
+    for method in METHODS:
+        results = run(inputs, method)
         for name in ("key_table", "value_table"):
             assert results[name].shape == (7, 4)
             assert not results[name][4:].any()

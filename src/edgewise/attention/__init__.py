@@ -1,12 +1,12 @@
 """Relation-aware attention: the library. It imports torch and jaxtyping only."""
 
+from edgewise.attention.api import relation_attention
+from edgewise.attention.cache import AttentionState
 from edgewise.attention.compatibility import Additive, Gated
 from edgewise.attention.edge_list import EdgeList
-from edgewise.attention.functional import relation_attention
 from edgewise.attention.module import RelationAttention
 from edgewise.attention.parts import AttentionParts, attention_parts
 from edgewise.attention.relations import EdgeLabels, EdgeVectors, RelativePositions
-from edgewise.attention.state import AttentionState
 
 __all__ = [
     "Additive",

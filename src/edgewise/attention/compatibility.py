@@ -1,30 +1,97 @@
-"""How well a query and a key fit, other than by their product: the paper's future work.
+"""Compatibility functions: the logit e_ij of a query and a key.
 
-    dot         e_ij = s q_i (k_j + a_ij)^T
+    dot product e_ij = s q_i (k_j + a_ij)^T, equation 4
     Additive    e_ij = sum_d u_d tanh(q_id + k_jd + a_ijd), unscaled
     Gated       e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd): with zero tables, the dot product
 
-`edge_logits` is all three as written. It holds a vector for every edge that it is given, so the
-paths give it some edges at a time.
+The last two are among the paper's future work. A new one is a subclass of `Compatibility`;
+docs/attention.md shows one.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import ClassVar, NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from edgewise.attention.relations import check_like_query
 from edgewise.errors import ArgumentError
 
 
+class EdgeGradients(NamedTuple):
+    """Gradients for each edge, not yet summed over what edges share; None: there is none."""
+
+    query: Tensor
+    key: Tensor
+    edge_key: Tensor | None
+    u: Tensor | None = None
+
+
+class Compatibility:
+    """The interface that backends call. Subclasses are frozen dataclasses with `eq=False`.
+
+    Fields are tensors, which a layer learns: `parameter_shapes` has the shapes that it creates.
+    """
+
+    is_linear_in_query: ClassVar[bool] = False  # a scale can be multiplied with the queries
+
+    @classmethod
+    def parameter_shapes(cls, heads: int, d_head: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each field in a layer with these sizes."""
+        return {}
+
+    def logits(
+        self,
+        query: Float[Tensor, "*#edges d_head"],
+        key: Float[Tensor, "*#edges d_head"],
+        edge_key: Float[Tensor, "*#edges d_head"] | None,
+        scale: float,
+    ) -> Float[Tensor, "*edges"]:
+        """Return e_ij of some edges, by differentiable operations.
+
+        All arguments are [batch, head, …, d_head] and broadcast; edge_key None means zeros.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define logits")
+
+    def simplified(self, *, has_edge_keys: bool) -> "Compatibility":
+        """Return an equivalent compatibility that may be cheaper, if there are no a^K."""
+        return self
+
+    def check(self, query: Tensor) -> None:
+        """Raise ArgumentError unless the fields fit these queries."""
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Compatibility":
+        """Return the compatibility with each field replaced by `function` of it."""
+        return type(self)(*(function(getattr(self, field.name)) for field in fields(self)))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, eq=False)
-class Additive:
-    """e_ij = sum_d u_d tanh(q_id + k_jd + a_ijd); u is [d_head], or [head, d_head] for one a head.
+class DotProduct(Compatibility):
+    """e_ij = s q_i (k_j + a_ij)^T: what `compatibility=None` stands for."""
+
+    is_linear_in_query: ClassVar[bool] = True
+
+    def logits(
+        self,
+        query: Float[Tensor, "*#edges d_head"],
+        key: Float[Tensor, "*#edges d_head"],
+        edge_key: Float[Tensor, "*#edges d_head"] | None,
+        scale: float,
+    ) -> Float[Tensor, "*edges"]:
+        keys = key if edge_key is None else key + edge_key
+        return scale * (query * keys).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Additive(Compatibility):
+    """e_ij = sum_d u_d tanh(q_id + k_jd + a_ijd); u is [d_head], or [head, d_head].
 
     >>> Additive(torch.ones(4)).u.shape
     torch.Size([4])
     """
 
+    name: ClassVar[str] = "additive"
     u: Float[Tensor, "*head d_head"]
 
     def __post_init__(self) -> None:
@@ -32,85 +99,78 @@ class Additive:
             got = list(self.u.shape) if isinstance(self.u, Tensor) else type(self.u).__name__
             raise ArgumentError(f"u must be a tensor [d_head] or [head, d_head]; got {got}")
 
+    @classmethod
+    def parameter_shapes(cls, heads: int, d_head: int) -> dict[str, tuple[int, ...]]:
+        return {"u": (heads, d_head)}
 
-@dataclass(frozen=True)
-class Gated:
-    """e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd): an edge opens and closes features of the key."""
-
-
-Compatibility = Additive | Gated
-
-
-def edge_logits(
-    compatibility: Compatibility | None,
-    query: Float[Tensor, "*#edges d_head"],
-    key: Float[Tensor, "*#edges d_head"],
-    edge_key: Float[Tensor, "*#edges d_head"] | None,
-    u: Float[Tensor, "*#edges d_head"] | None,
-    scale: float,
-) -> Float[Tensor, "*edges"]:
-    """The logits of edges, all terms of one rank; no edge vectors are vectors of zeros.
-
-    u is the vector of `Additive`, as it broadcasts with the others.
-    """
-    if isinstance(compatibility, Additive):
-        assert u is not None
+    def logits(
+        self,
+        query: Float[Tensor, "*#edges d_head"],
+        key: Float[Tensor, "*#edges d_head"],
+        edge_key: Float[Tensor, "*#edges d_head"] | None,
+        scale: float,
+    ) -> Float[Tensor, "*edges"]:
         total = query + key
         total = total if edge_key is None else total + edge_key
-        if u.numel() == u.shape[-1]:
-            return total.tanh() @ u.flatten()
-        return (total.tanh() * u).sum(-1)
-    if isinstance(compatibility, Gated):
-        gated = key if edge_key is None else key * (2 * edge_key.sigmoid())
-        return scale * (query * gated).sum(-1)
-    keys = key if edge_key is None else key + edge_key
-    return scale * (query * keys).sum(-1)
+        if self.u.dim() == 1:
+            return total.tanh() @ self.u
+        return (total.tanh() * self._broadcast_u(query.dim())).sum(-1)
 
-
-def edge_gradients(
-    compatibility: Compatibility,
-    query: Float[Tensor, "*#edges d_head"],
-    key: Float[Tensor, "*#edges d_head"],
-    edge_key: Float[Tensor, "*#edges d_head"] | None,
-    u: Float[Tensor, "*#edges d_head"] | None,
-    scale: float,
-    grad: Float[Tensor, "*edges"],
-) -> tuple[Tensor, ...]:
-    """The gradients of `edge_logits`, of each edge: of query, key, edge_key and u, not yet summed.
-
-    What has no gradient is an empty tensor.
-    """
-    empty = query.new_empty(0)
-    if isinstance(compatibility, Additive):
-        assert u is not None
+    def gradients(
+        self, query: Tensor, key: Tensor, edge_key: Tensor | None, scale: float, grad: Tensor
+    ) -> EdgeGradients:
+        """Return the gradients of `logits`, without autograd."""
         total = query + key
         total = (total if edge_key is None else total + edge_key).tanh_()
-        of_u = total * grad[..., None]
+        u = self._broadcast_u(query.dim())
+        grad_u = (total * grad[..., None]).sum_to_size(u.shape).view(self.u.shape)
         # d tanh = 1 - tanh^2
-        of_total = total.square_().neg_().add_(1).mul_(grad[..., None]).mul_(u)
-        return of_total, of_total, of_total, of_u
-    grad = (scale * grad)[..., None]
-    assert edge_key is not None  # without, it is the dot product
-    half = edge_key.sigmoid()
-    of_key = grad * query
-    of_edge = of_key * key * (2 * half * (1 - half))
-    half = 2 * half
-    return half * key * grad, of_key * half, of_edge, empty
+        grad_total = total.square_().neg_().add_(1).mul_(grad[..., None]).mul_(u)
+        return EdgeGradients(grad_total, grad_total, grad_total, grad_u)
+
+    def check(self, query: Tensor) -> None:
+        _, heads, _, d_head = query.shape
+        if list(self.u.shape) not in ([d_head], [heads, d_head]):
+            raise ArgumentError(
+                f"u must be [{d_head}] or, with a vector per head, [{heads}, {d_head}]; "
+                f"got {list(self.u.shape)}"
+            )
+        check_like_query("u", self.u, query)
+
+    def _broadcast_u(self, rank: int) -> Float[Tensor, "..."]:
+        """Return u as it broadcasts with [batch, head, …, d_head]."""
+        heads = self.u.shape[0] if self.u.dim() == 2 else 1
+        return self.u.view(1, heads, *[1] * (rank - 3), self.u.shape[-1])
 
 
-def vector_of(compatibility: Compatibility | None, rank: int) -> Float[Tensor, "..."] | None:
-    """The u of `Additive` for edges [batch, head, ..., d_head] of this rank; None for others."""
-    return spread_u(compatibility.u, rank) if isinstance(compatibility, Additive) else None
+@dataclass(frozen=True)
+class Gated(Compatibility):
+    """e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd): an edge opens and closes features of the key."""
 
+    name: ClassVar[str] = "gated"
+    is_linear_in_query: ClassVar[bool] = True
 
-def spread_u(u: Float[Tensor, "*head d_head"], rank: int) -> Float[Tensor, "..."]:
-    """As it broadcasts with [batch, head, ..., d_head]."""
-    head = u.shape[0] if u.dim() == 2 else 1
-    return u.view(1, head, *[1] * (rank - 3), u.shape[-1])
+    def logits(
+        self,
+        query: Float[Tensor, "*#edges d_head"],
+        key: Float[Tensor, "*#edges d_head"],
+        edge_key: Float[Tensor, "*#edges d_head"] | None,
+        scale: float,
+    ) -> Float[Tensor, "*edges"]:
+        gated = key if edge_key is None else key * (2 * edge_key.sigmoid())
+        return scale * (query * gated).sum(-1)
 
+    def gradients(
+        self, query: Tensor, key: Tensor, edge_key: Tensor | None, scale: float, grad: Tensor
+    ) -> EdgeGradients:
+        """Return the gradients of `logits`, without autograd."""
+        assert edge_key is not None  # `simplified` replaces it by the dot product
+        grad = (scale * grad)[..., None]
+        gate = edge_key.sigmoid()
+        grad_key = grad * query
+        grad_edge = grad_key * key * (2 * gate * (1 - gate))
+        gate = 2 * gate
+        return EdgeGradients(gate * key * grad, grad_key * gate, grad_edge)
 
-def in_dtype(compatibility: Compatibility, dtype: torch.dtype) -> Compatibility:
-    """The same, with u of another precision."""
-    if isinstance(compatibility, Additive):
-        return Additive(compatibility.u.to(dtype))
-    return compatibility
+    def simplified(self, *, has_edge_keys: bool) -> Compatibility:
+        return self if has_edge_keys else DotProduct()  # 2 sigmoid(0) = 1

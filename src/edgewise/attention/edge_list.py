@@ -3,113 +3,110 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from edgewise.attention.relations import Relation, check_device, has_values
 from edgewise.errors import ArgumentError
 
 
 class Edges(NamedTuple):
-    """Edges from rows to columns, sorted by row, and how to sort them by column."""
+    """Edges from rows to columns, sorted by row."""
 
     rows: Int64[Tensor, " edge"]
     columns: Int64[Tensor, " edge"]
-    turn: Int64[Tensor, " edge"]  # place of the edges in the order of their columns
+    csc_permutation: Int64[Tensor, " edge"]  # sorts the edges by column
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeList:
+class EdgeList(Relation):
     """Queries attend along these edges only; each has a label, a row of the tables.
 
-    query_index, key_index, labels: int64 [edge]. Label -1: the edge adds no vector. An edge given
-        twice counts twice. A query without edges gives zeros.
-    n_nodes: how many there are, where some of the last have no edge and it matters: to `union`.
+    query_index, key_index, labels: int64 [edge]. An edge with label -1 adds no vector. Repeated
+        edges count repeatedly. A query without edges gives zeros.
+    n_nodes: the number of nodes; `union` needs it if the last nodes have no edge, or on a GPU.
 
-    The same graph is used for each item of a batch; graphs that differ are one `union`.
+    Every item of a batch has the same graph; combine different graphs with `union`. Indices are
+    checked on CPUs only.
 
     >>> edges = EdgeList(torch.tensor([0, 2]), torch.tensor([1, 1]), torch.tensor([5, 3]))
     >>> edges.n_labels
     6
     """
 
+    is_dense: ClassVar[bool] = False
+    has_unlabelled: ClassVar[bool] = True  # type: ignore[misc]
     query_index: Int64[Tensor, " edge"]
     key_index: Int64[Tensor, " edge"]
     labels: Int64[Tensor, " edge"]
     n_nodes: int | None = None
-    # Found once, here: the ranges, and the edges in the order of the queries.
-    least_queries: int = field(init=False, repr=False)
-    least_keys: int = field(init=False, repr=False)
-    n_labels: int = field(init=False, repr=False)
+    # Smallest numbers of queries, keys and labels; None where values cannot be read.
+    min_queries: int | None = field(init=False, repr=False, default=None)
+    min_keys: int | None = field(init=False, repr=False, default=None)
+    n_labels: int | None = field(init=False, repr=False, default=None)
+    # The edges sorted by query, and two permutations of these: by key, by label.
+    sorted_queries: Int64[Tensor, " edge"] = field(init=False, repr=False)
+    sorted_keys: Int64[Tensor, " edge"] = field(init=False, repr=False)
     sorted_labels: Int64[Tensor, " edge"] = field(init=False, repr=False)
-    by_query: Edges = field(init=False, repr=False)
-    _turn_of_labels: Int64[Tensor, " edge"] = field(init=False, repr=False)
+    by_key: Int64[Tensor, " edge"] = field(init=False, repr=False)
+    by_label: Int64[Tensor, " edge"] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        named = ("query_index", "key_index", "labels")
-        for name in named:
-            index = getattr(self, name)
-            if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.dim() != 1:
-                got = (
-                    f"{index.dtype} {list(index.shape)}"
-                    if isinstance(index, Tensor)
-                    else type(index).__name__
-                )
-                raise ArgumentError(f"{name} must be an int64 tensor [edge]; got {got}")
-            if index.device != self.query_index.device:
-                raise ArgumentError(
-                    f"{name} must be on the device of query_index, {self.query_index.device}; "
-                    f"got {index.device}"
-                )
-        sizes = [len(getattr(self, name)) for name in named]
-        if len(set(sizes)) > 1:
-            raise ArgumentError(
-                "query_index, key_index and labels must have one entry for each edge; got "
-                f"{sizes[0]}, {sizes[1]} and {sizes[2]}"
-            )
-        for name, least in zip(named, (0, 0, -1), strict=True):
-            index = getattr(self, name)
-            if len(index) and int(index.min()) < least:
-                why = " (-1 is an edge without a label)" if least < 0 else ""
-                raise ArgumentError(f"{name} must be {least} or more; got {int(index.min())}{why}")
-        ends = [int(getattr(self, name).max()) + 1 if sizes[0] else 0 for name in named]
-        nodes = self.n_nodes
-        if nodes is not None:
-            if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 0:
-                raise ArgumentError(f"n_nodes must be an int, 0 or more; got {nodes!r}")
-            if max(ends[:2]) > nodes:
-                raise ArgumentError(
-                    f"query_index and key_index must be below n_nodes, {nodes}; "
-                    f"got {max(ends[:2]) - 1}"
-                )
+        indices = {name: getattr(self, name) for name in ("query_index", "key_index", "labels")}
+        _check_tensors(indices)
+        found: dict[str, Tensor | int] = {}
+        if has_values(self.labels):
+            queries, keys, labels = _check_values(indices, self.n_nodes)
+            found |= {"min_queries": queries, "min_keys": keys, "n_labels": labels}
         order = self.query_index.argsort(stable=True)
-        keys, labels = self.key_index[order], self.labels[order]
-        found = {
-            "least_queries": ends[0],
-            "least_keys": ends[1],
-            "n_labels": ends[2],
-            "sorted_labels": labels,
-            "by_query": Edges(self.query_index[order], keys, keys.argsort(stable=True)),
-            # Those without a label come last, as their row does.
-            "_turn_of_labels": labels.masked_fill(labels < 0, ends[2]).argsort(stable=True),
+        sorted_keys, sorted_labels = self.key_index[order], self.labels[order]
+        # Edges without a label come last, as their row of the tables does.
+        last = torch.iinfo(torch.int64).max
+        found |= {
+            "sorted_queries": self.query_index[order],
+            "sorted_keys": sorted_keys,
+            "sorted_labels": sorted_labels,
+            "by_key": sorted_keys.argsort(stable=True),
+            "by_label": sorted_labels.masked_fill(sorted_labels < 0, last).argsort(stable=True),
         }
-        # Copies: what was checked is what is used.
-        found |= {name: getattr(self, name).clone() for name in named}
+        # Copies, so that what was checked is what is used.
+        found |= {name: index.clone() for name, index in indices.items()}
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
-    def by_label(self, rows: int) -> Edges:
-        """The graph from queries to the rows of a table; edges without a label to the last one."""
-        turn, labels = self._turn_of_labels, self.sorted_labels
-        return Edges(self.by_query.rows, labels.remainder(rows), turn)
+    @property
+    def edges(self) -> Edges:
+        """Return the graph from queries to keys."""
+        return Edges(self.sorted_queries, self.sorted_keys, self.by_key)
+
+    def label_edges(self, rows: int) -> Edges:
+        """Return the graph from queries to the rows of a table; label -1 is its last row."""
+        return Edges(self.sorted_queries, self.sorted_labels.remainder(rows), self.by_label)
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        n_query, n_key = query.shape[2], key.shape[2]
+        for name, needed, size, of in (
+            ("query_index", self.min_queries, n_query, "queries"),
+            ("key_index", self.min_keys, n_key, "keys"),
+        ):
+            if needed is not None and needed > size:
+                raise ArgumentError(
+                    f"{name} must be below the number of {of}, {size}; got {needed - 1}"
+                )
+        if self.n_nodes is not None and not self.n_nodes == n_query == n_key:
+            raise ArgumentError(
+                f"the graph has n_nodes={self.n_nodes}; got {n_query} queries and {n_key} keys"
+            )
+        check_device("the graph", self.labels, query)
 
     @classmethod
     def union(cls, graphs: Sequence["EdgeList"]) -> "EdgeList":
-        """Many graphs as one: the nodes of the second come after those of the first, and so on.
+        """Return several graphs as one, with the nodes of the second after those of the first.
 
-        A graph has n_nodes nodes or, where that is not given, one more than its largest index.
+        A graph has n_nodes nodes or, by default, one more than its largest index.
 
         >>> pair = EdgeList(torch.tensor([0]), torch.tensor([1]), torch.tensor([0]))
         >>> EdgeList.union([pair, pair]).key_index.tolist()
@@ -121,11 +118,9 @@ class EdgeList:
                 raise ArgumentError(f"union takes EdgeLists; got {type(graph).__name__}")
         if not graphs:
             raise ArgumentError("union needs one graph or more; got none")
-        sizes = [
-            max(g.least_queries, g.least_keys) if g.n_nodes is None else g.n_nodes for g in graphs
-        ]
+        sizes = [graph._size() for graph in graphs]
         starts = list(accumulate(sizes, initial=0))[:-1]
-        devices = sorted({str(g.labels.device) for g in graphs})
+        devices = sorted({str(graph.labels.device) for graph in graphs})
         if len(devices) > 1:
             raise ArgumentError(f"graphs must be on one device; got {' and '.join(devices)}")
         return cls(
@@ -134,3 +129,51 @@ class EdgeList:
             torch.cat([g.labels for g in graphs]),
             n_nodes=sum(sizes),
         )
+
+    def _size(self) -> int:
+        if self.n_nodes is not None:
+            return self.n_nodes
+        if self.min_queries is not None and self.min_keys is not None:
+            return max(self.min_queries, self.min_keys)
+        raise ArgumentError(
+            f"union needs n_nodes of graphs on {self.labels.device}, where indices are not read; "
+            "got EdgeList(…, n_nodes=None)"
+        )
+
+
+def _check_tensors(indices: dict[str, Tensor]) -> None:
+    for name, index in indices.items():
+        if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.dim() != 1:
+            is_tensor = isinstance(index, Tensor)
+            got = f"{index.dtype} {list(index.shape)}" if is_tensor else type(index).__name__
+            raise ArgumentError(f"{name} must be an int64 tensor [edge]; got {got}")
+        if index.device != indices["query_index"].device:
+            raise ArgumentError(
+                f"{name} must be on the device of query_index, {indices['query_index'].device}; "
+                f"got {index.device}"
+            )
+    sizes = [index.shape[0] for index in indices.values()]
+    if not sizes[0] == sizes[1] == sizes[2]:
+        raise ArgumentError(
+            "query_index, key_index and labels must have one entry per edge; got "
+            f"{sizes[0]}, {sizes[1]} and {sizes[2]}"
+        )
+
+
+def _check_values(indices: dict[str, Tensor], n_nodes: int | None) -> list[int]:
+    """Return the numbers of queries, keys and labels; ArgumentError if a value is too small."""
+    counts = []
+    for (name, index), least in zip(indices.items(), (0, 0, -1), strict=True):
+        if len(index) and int(index.min()) < least:
+            why = " (-1 is an edge without a label)" if least < 0 else ""
+            raise ArgumentError(f"{name} must be {least} or more; got {int(index.min())}{why}")
+        counts.append(int(index.max()) + 1 if len(index) else 0)
+    if n_nodes is not None:
+        if isinstance(n_nodes, bool) or not isinstance(n_nodes, int) or n_nodes < 0:
+            raise ArgumentError(f"n_nodes must be an int, 0 or more; got {n_nodes!r}")
+        if max(counts[:2]) > n_nodes:
+            raise ArgumentError(
+                f"query_index and key_index must be below n_nodes, {n_nodes}; "
+                f"got {max(counts[:2]) - 1}"
+            )
+    return counts

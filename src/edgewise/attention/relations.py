@@ -1,28 +1,128 @@
-"""How edges get their vectors. Most have a label, and their vectors are rows of two tables."""
+"""Relations: how the edge from query i to key j gets its vectors a^K_ij and a^V_ij.
 
+Most relations give every edge a label, and the vectors are rows of two tables. A new relation is a
+subclass of `Relation`; docs/attention.md shows one.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from edgewise.attention.edge_list import EdgeList
+from edgewise.attention.private import register_pytree
 from edgewise.errors import ArgumentError
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
-@dataclass(frozen=True, eq=False)
-class RelativePositions:
-    """Label an edge by the clipped distance from query to key: l = clip(j - i, k) + k.
+class Relation:
+    """The interface that backends call. Subclasses are frozen dataclasses with `eq=False`.
 
-    Query row i stands at position i + query_offset, key column j at position j. The offset is an
-    int, or an int64 tensor with one offset for each sentence of the batch.
+    They are pytrees whose leaves are the tensors in their fields.
+    """
+
+    has_labels: ClassVar[bool] = True  # vectors are rows of tables
+    is_dense: ClassVar[bool] = True  # there is an edge from every query to every key
+    sets_positions: ClassVar[bool] = False  # `query_positions` may differ from 0, 1, 2, …
+    n_labels: int | None = None  # None: not known
+    has_unlabelled: bool = False  # edges may have label -1, which adds no vector
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        register_pytree(cls, _flatten, cls._unflatten)
+
+    def labels_between(
+        self, n_query: int, n_key: int, device: torch.device
+    ) -> Int[Tensor, "*batch n_query n_key"]:
+        """Return the label of every edge, -1 for none."""
+        raise NotImplementedError(f"{type(self).__name__} has no label for every edge")
+
+    def vectors(self, name: str) -> Float[Tensor, "#batch #head n_query n_key d_head"] | None:
+        """Return `edge_key` or `edge_value` of every edge; only without labels."""
+        return None
+
+    def query_positions(
+        self, n_query: int, device: torch.device | None = None
+    ) -> Int64[Tensor, "*batch n_query"]:
+        """Return the position of each query, for causal masks; the position of key j is j."""
+        return torch.arange(n_query, device=device)
+
+    def future_keys(
+        self, n_query: int, n_key: int, device: torch.device
+    ) -> Bool[Tensor, "*batch n_key"] | None:
+        """Return which keys come after the last query; None: none do."""
+        return None
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        """Raise ArgumentError unless the relation fits these queries and keys."""
+
+    def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
+        """Raise ArgumentError unless a table has a row for every label."""
+        _, heads, _, d_head = query.shape
+        shape = list(table.shape)
+        if len(shape) not in (2, 3) or shape[-1] != d_head or shape[:-2] not in ([], [heads]):
+            raise ArgumentError(
+                f"{name} must be [label, {d_head}] or, with a table per head, "
+                f"[{heads}, label, {d_head}]; got {shape}"
+            )
+        if self.n_labels is not None and shape[-2] < self.n_labels:
+            raise ArgumentError(
+                f"labels must be below the number of rows of {name}, {shape[-2]}; "
+                f"got {self.n_labels - 1}"
+            )
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Any:
+        """Return the relation with each of its tensors replaced by `function` of it."""
+        leaves, context = _flatten(self)
+        return self._unflatten([function(leaf) for leaf in leaves], context)
+
+    def to(self, device: torch.device | str) -> Any:
+        """Return the relation with its tensors on another device."""
+        return self.map_tensors(lambda x: x.to(device))
+
+    def cast(self, dtype: torch.dtype) -> Any:
+        """Return the relation with its floating-point tensors in another dtype."""
+        return self.map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x)
+
+    @classmethod
+    def _unflatten(cls, leaves: Iterable[Any], context: Any) -> Any:
+        """Return a relation with these attributes, without checking them again."""
+        relation = object.__new__(cls)
+        names, rest = context
+        for name, value in (*zip(names, leaves, strict=True), *rest):
+            object.__setattr__(relation, name, value)
+        return relation
+
+
+def _flatten(relation: Relation) -> tuple[list[Any], Any]:
+    """Return the tensors of a relation, and their names with all other attributes."""
+    content = vars(relation)
+    names = tuple(name for name, value in content.items() if isinstance(value, Tensor))
+    rest = tuple((name, value) for name, value in content.items() if name not in names)
+    return [content[name] for name in names], (names, rest)
+
+
+def has_values(x: Tensor) -> bool:
+    """Return whether values can be read without a synchronisation or a graph break."""
+    return x.device.type == "cpu" and type(x) is Tensor and not torch.compiler.is_compiling()
+
+
+@dataclass(frozen=True, eq=False)
+class RelativePositions(Relation):
+    """Label an edge by the clipped distance from query to key: clip(j - i, -k, k) + k.
+
+    max_distance: the clipping distance k; 0 is one label for all edges.
+    query_offset: query row i is at position i + query_offset, key column j at position j. An int,
+        or an int64 tensor with one offset per sentence of the batch.
 
     >>> RelativePositions(max_distance=1).labels(2, 3).tolist()
     [[1, 2, 2], [0, 1, 2]]
     """
 
+    sets_positions: ClassVar[bool] = True
     max_distance: int
     query_offset: int | Int64[Tensor, " batch"] = 0
 
@@ -41,48 +141,83 @@ class RelativePositions:
                     "query_offset must be an int or an int64 tensor [batch]; "
                     f"got {offset.dtype} {list(offset.shape)}"
                 )
-        elif isinstance(offset, bool) or not isinstance(offset, int):
+        elif isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
             raise ArgumentError(f"query_offset must be an int or an int64 tensor; got {offset!r}")
 
     @property
-    def n_labels(self) -> int:
+    def n_labels(self) -> int:  # type: ignore[override]
         return 2 * self.max_distance + 1
 
     def distances(
         self, n_query: int, n_key: int, device: torch.device | None = None
     ) -> Int64[Tensor, "*batch n_query n_key"]:
-        """j - i of every edge, unclipped; with a batch dimension if the offset has one."""
-        queries = torch.arange(n_query, device=device)
-        keys = torch.arange(n_key, device=device)
-        offset = self.query_offset
-        if isinstance(offset, Tensor):
-            queries = queries + offset.to(device)[:, None]
-        else:
-            queries = queries + offset
-        return keys - queries[..., None]
+        """Return j - i of every edge, unclipped; with a batch dimension if the offset has one."""
+        queries = self.query_positions(n_query, device)
+        return torch.arange(n_key, device=device) - queries[..., None]
 
     def labels(
         self, n_query: int, n_key: int, device: torch.device | None = None
     ) -> Int64[Tensor, "*batch n_query n_key"]:
-        """The label of every edge, a row of the tables."""
+        """Return the label of every edge, a row of the tables."""
         k = self.max_distance
         return self.distances(n_query, n_key, device).clamp(-k, k) + k
 
+    def labels_between(
+        self, n_query: int, n_key: int, device: torch.device
+    ) -> Int64[Tensor, "*batch n_query n_key"]:
+        return self.labels(n_query, n_key, device)
+
+    def query_positions(
+        self, n_query: int, device: torch.device | None = None
+    ) -> Int64[Tensor, "*batch n_query"]:
+        positions = torch.arange(n_query, device=device)
+        if isinstance(self.query_offset, Tensor):
+            return positions + self.query_offset.to(device)[:, None]
+        return positions + self.query_offset
+
+    def future_keys(
+        self, n_query: int, n_key: int, device: torch.device
+    ) -> Bool[Tensor, "*batch n_key"] | None:
+        end = self.query_offset + n_query
+        if isinstance(end, Tensor):
+            return torch.arange(n_key, device=device) >= end.to(device)[:, None]
+        return torch.arange(n_key, device=device) >= end if n_key > end else None
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        offset, batch = self.query_offset, query.shape[0]
+        if isinstance(offset, Tensor) and offset.shape[0] != batch:
+            raise ArgumentError(
+                f"query_offset must have one offset per sentence, [{batch}]; "
+                f"got {list(offset.shape)}"
+            )
+
+    def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
+        _, heads, _, d_head = query.shape
+        labels, shape = self.n_labels, list(table.shape)
+        if shape not in ([labels, d_head], [heads, labels, d_head]):
+            raise ArgumentError(
+                f"{name} must be [{labels}, {d_head}] or, with a table per head, "
+                f"[{heads}, {labels}, {d_head}] (max_distance {self.max_distance} has "
+                f"{labels} labels); got {shape}"
+            )
+
 
 @dataclass(frozen=True, eq=False)
-class EdgeLabels:
-    """A label for every edge, of a graph in which every node may attend to every other.
+class EdgeLabels(Relation):
+    """A label for every edge of a graph in which every node may attend to every other.
 
-    labels: int [n_query, n_key], or [batch, n_query, n_key] for a graph of each item. -1: the edge
-        adds no vector, and is attended all the same; what may be attended is the mask's to say.
+    labels: int [n_query, n_key], or [batch, n_query, n_key] for one graph per item. An edge with
+        label -1 adds no vector and is attended all the same: use a mask to hide edges.
+    n_labels: the number of labels. It defaults to the largest label plus one, which must be read:
+        pass it on a GPU and inside torch.compile. Labels are checked on CPUs only.
 
     >>> EdgeLabels(torch.tensor([[0, 3], [-1, 0]])).n_labels
     4
     """
 
     labels: Int[Tensor, "*batch n_query n_key"]
-    n_labels: int = field(init=False, repr=False)
-    has_unlabelled: bool = field(init=False, repr=False)
+    n_labels: int | None = None
+    has_unlabelled: bool = field(init=False, repr=False, default=True)
 
     def __post_init__(self) -> None:
         labels = self.labels
@@ -96,21 +231,30 @@ class EdgeLabels:
                 "labels must be [n_query, n_key] or [batch, n_query, n_key]; "
                 f"got {list(labels.shape)}"
             )
-        least = int(labels.min()) if labels.numel() else 0
-        if least < -1:
-            raise ArgumentError(f"labels must be -1 (no vector) or more; got {least}")
-        # A copy: what was checked is what is used.
-        object.__setattr__(self, "labels", labels.to(torch.int64, copy=True))
-        object.__setattr__(self, "n_labels", int(labels.max()) + 1 if labels.numel() else 0)
-        object.__setattr__(self, "has_unlabelled", least < 0)
+        # A copy, so that what was checked is what is used.
+        object.__setattr__(self, "labels", labels.clone())
+        if has_values(labels):
+            self._check_values(labels)
+        elif self.n_labels is None and not torch.compiler.is_compiling():
+            object.__setattr__(self, "n_labels", _count(labels))
+
+    def _check_values(self, labels: Tensor) -> None:
+        smallest = int(labels.min()) if labels.numel() else 0
+        count = _count(labels)
+        if smallest < -1:
+            raise ArgumentError(f"labels must be -1 (no vector) or more; got {smallest}")
+        if self.n_labels is not None and count > self.n_labels:
+            raise ArgumentError(f"labels must be below n_labels, {self.n_labels}; got {count - 1}")
+        object.__setattr__(self, "has_unlabelled", smallest < 0)
+        object.__setattr__(self, "n_labels", count if self.n_labels is None else self.n_labels)
 
     @classmethod
     def over(
         cls, positions: RelativePositions, labels: Int[Tensor, "*batch n_query n_key"]
     ) -> "EdgeLabels":
-        """A graph over a sequence: an edge with a label has that, any other its distance.
+        """Return a graph over a sequence: edges without a label are labelled by their distance.
 
-        The first 2k + 1 rows of a table are the distances, then come the labels of the graph.
+        The first 2k + 1 rows of a table are the distances, followed by the labels of the graph.
 
         >>> parse = torch.tensor([[-1, 0], [-1, -1]])
         >>> EdgeLabels.over(RelativePositions(1), parse).labels.tolist()
@@ -120,24 +264,50 @@ class EdgeLabels:
             raise ArgumentError(
                 f"positions must be RelativePositions; got {type(positions).__name__}"
             )
-        graph = cls(labels).labels
+        graph = cls(labels).labels.long()
         distances = positions.labels(graph.shape[-2], graph.shape[-1], graph.device)
         if graph.dim() == distances.dim() == 3 and len(graph) != len(distances):
             raise ArgumentError(
-                f"query_offset must be one for each of the {len(graph)} items of labels; "
+                f"query_offset must have one offset for each of the {len(graph)} items of labels; "
                 f"got {len(distances)}"
             )
         return cls(torch.where(graph < 0, distances, graph + positions.n_labels))
 
+    @classmethod
+    def unchecked(cls, labels: Int[Tensor, "*batch n_query n_key"]) -> "EdgeLabels":
+        """Return labels that were checked before; some may be -1."""
+        relation: EdgeLabels = cls._unflatten([labels], (("labels",), ()))
+        return relation
+
+    def labels_between(
+        self, n_query: int, n_key: int, device: torch.device
+    ) -> Int[Tensor, "*batch n_query n_key"]:
+        return self.labels
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        (batch, _, n_query, _), n_key = query.shape, key.shape[2]
+        if list(self.labels.shape) not in ([n_query, n_key], [batch, n_query, n_key]):
+            raise ArgumentError(
+                f"labels must have a row per query and a column per key, [{n_query}, {n_key}], or "
+                f"one such matrix per item, [{batch}, {n_query}, {n_key}]; "
+                f"got {list(self.labels.shape)}"
+            )
+        check_device("labels", self.labels, query)
+
+
+def _count(labels: Tensor) -> int:
+    return int(labels.max()) + 1 if labels.numel() else 0
+
 
 @dataclass(frozen=True, eq=False)
-class EdgeVectors:
-    """Any a^K and a^V, the paper's general form; either may be None.
+class EdgeVectors(Relation):
+    """Arbitrary a^K and a^V, the paper's general form; either may be None.
 
-    [n_query, n_key, d_head] for all, [batch, n_query, n_key, d_head] for each item, or
-    [batch or 1, head or 1, n_query, n_key, d_head]. The tables of the call must be None.
+    [n_query, n_key, d_head] for all items, [batch, n_query, n_key, d_head] for each, or
+    [batch or 1, head or 1, n_query, n_key, d_head]. Tables cannot be given in addition.
     """
 
+    has_labels: ClassVar[bool] = False
     edge_key: Float[Tensor, "*any n_query n_key d_head"] | None
     edge_value: Float[Tensor, "*any n_query n_key d_head"] | None
 
@@ -160,26 +330,51 @@ class EdgeVectors:
                     f"batch and head; got {got}"
                 )
 
+    def vectors(self, name: str) -> Float[Tensor, "#batch #head n_query n_key d_head"] | None:
+        vectors: Tensor | None = getattr(self, name)
+        if vectors is None or vectors.dim() == 5:
+            return vectors
+        return vectors[:, None] if vectors.dim() == 4 else vectors[None, None]
 
-Relations = RelativePositions | EdgeLabels | EdgeList | EdgeVectors
+    def check(self, query: Tensor, key: Tensor) -> None:
+        batch, heads, n_query, d_head = query.shape
+        last = [n_query, key.shape[2], d_head]
+        for name in ("edge_key", "edge_value"):
+            vectors = getattr(self, name)
+            if vectors is None:
+                continue
+            shape = list(vectors.shape)
+            fits = shape[-3:] == last and (
+                shape[:-3] in ([], [batch])
+                or (len(shape) == 5 and shape[0] in (1, batch) and shape[1] in (1, heads))
+            )
+            if not fits:
+                raise ArgumentError(
+                    f"{name} must be {last}, {[batch, *last]}, or {[batch, heads, *last]} with "
+                    f"sizes of 1 for batch and head; got {shape}"
+                )
+            check_like_query(name, vectors, query)
+
+    def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
+        raise ArgumentError(
+            f"{name} needs relations that label the edges; got relations=EdgeVectors, which has "
+            "the vectors itself (leave the table out)"
+        )
 
 
-def labels_of(
-    relations: RelativePositions | EdgeLabels,
-    n_query: int,
-    n_key: int,
-    device: torch.device | None = None,
-) -> Int64[Tensor, "*batch n_query n_key"]:
-    """The label of every edge, -1 for none."""
-    if isinstance(relations, EdgeLabels):
-        return relations.labels
-    return relations.labels(n_query, n_key, device)
+def check_device(name: str, tensor: Tensor, query: Tensor) -> None:
+    """Raise ArgumentError unless a tensor is on the device of the query."""
+    if tensor.device != query.device:
+        raise ArgumentError(
+            f"{name} must be on the query's device, {query.device}; got {tensor.device}"
+        )
 
 
-def of_full_rank(
-    vectors: Float[Tensor, "*any n_query n_key d_head"],
-) -> Float[Tensor, "#batch #head n_query n_key d_head"]:
-    """Those of `EdgeVectors`, of full rank."""
-    if vectors.dim() == 5:
-        return vectors
-    return vectors[:, None] if vectors.dim() == 4 else vectors[None, None]
+def check_like_query(name: str, tensor: Tensor, query: Tensor) -> None:
+    """Raise ArgumentError unless a tensor has the query's dtype and device."""
+    if tensor.dtype != query.dtype:
+        raise ArgumentError(
+            f"{name} must have the query's dtype, {query.dtype}; got {tensor.dtype} "
+            f"({name}.to(query.dtype) converts it)"
+        )
+    check_device(name, tensor, query)

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from conftest import PATHS, Inputs, assert_same, run
+from conftest import METHODS, Inputs, assert_same, run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise import RelativePositions
-from edgewise.attention import by_diagonal, window
+from edgewise.attention.backends import diagonal
+from edgewise.attention.backends.blockwise import window
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +67,10 @@ def cases(draw: st.DrawFn) -> Inputs:
     )
 
 
-@pytest.mark.parametrize("path", [*PATHS, "auto"])
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
 @given(inputs=cases())
-def test_every_path_equals_the_definition(path: str, inputs: Inputs) -> None:
-    assert_same(run(inputs, path), run(inputs, "reference"))
+def test_every_path_equals_the_definition(method: str, inputs: Inputs) -> None:
+    assert_same(run(inputs, method), run(inputs, "reference"))
 
 
 @given(inputs=cases(), data=st.data())
@@ -80,40 +81,40 @@ def test_an_offset_for_each_sentence_equals_the_definition(
     offsets = data.draw(st.lists(st.integers(-5, 22), min_size=batch, max_size=batch))
     distance = inputs.relations.max_distance
     inputs.relations = RelativePositions(distance, query_offset=torch.tensor(offsets))
-    assert_same(run(inputs, "dense"), run(inputs, "reference"))
+    assert_same(run(inputs, "gather"), run(inputs, "reference"))
     assert_same(run(inputs, "auto"), run(inputs, "reference"))
 
 
-@pytest.mark.parametrize("path", [*PATHS, "reference"])
-def test_one_offset_for_all_equals_an_offset_for_each(path: str) -> None:
+@pytest.mark.parametrize("method", [*METHODS, "reference"])
+def test_one_offset_for_all_equals_an_offset_for_each(method: str) -> None:
     each = Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=torch.tensor([3, 3])))
     one = Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=3))
-    assert_same(run(one, path), run(each, "reference"))
+    assert_same(run(one, method), run(each, "reference"))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_of_their_real_size_equal_the_definition(
-    path: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+    method: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     inputs = Inputs(1, 2, 821, 797, 3, RelativePositions(16, query_offset=-7), causal=causal)
-    assert_same(run(inputs, path), run(inputs, "reference"))
+    assert_same(run(inputs, method), run(inputs, "reference"))
 
 
-@pytest.mark.parametrize("path", [*PATHS, "reference", "auto"])
+@pytest.mark.parametrize("method", [*METHODS, "reference", "auto"])
 @pytest.mark.parametrize(("n_query", "n_key"), [(0, 4), (4, 0), (0, 0)])
 def test_no_queries_or_no_keys_give_zeros_of_the_right_shape(
-    path: str, n_query: int, n_key: int
+    method: str, n_query: int, n_key: int
 ) -> None:
-    results = run(Inputs(2, 3, n_query, n_key, 5, RelativePositions(2)), path)
+    results = run(Inputs(2, 3, n_query, n_key, 5, RelativePositions(2)), method)
     torch.testing.assert_close(results["output"], torch.zeros(2, 3, n_query, 5).double())
     for name, grad in results.items():
         assert not grad.any(), name
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_inputs_need_not_be_contiguous(path: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_inputs_need_not_be_contiguous(method: str) -> None:
     inputs = Inputs(2, 3, 7, 11, 4, RelativePositions(2))
     expected = run(inputs, "reference")
     inputs.tensors = {
@@ -122,16 +123,16 @@ def test_inputs_need_not_be_contiguous(path: str) -> None:
     }
     inputs.grad = inputs.grad.transpose(1, 2).contiguous().transpose(1, 2)
     assert inputs.tensors["query"].stride(-1) != 1
-    assert_same(run(inputs, path), expected)
+    assert_same(run(inputs, method), expected)
 
 
-@pytest.mark.parametrize("path", [*PATHS, "reference", "auto"])
+@pytest.mark.parametrize("method", [*METHODS, "reference", "auto"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", [11, 300])
-def test_nan_in_a_query_stays_in_its_own_row(path: str, causal: bool, n: int) -> None:
+def test_nan_in_a_query_stays_in_its_own_row(method: str, causal: bool, n: int) -> None:
     inputs = Inputs(2, 3, n, n, 4, RelativePositions(2), causal=causal, dtype=torch.float32)
     inputs.tensors["query"][1, 2, 6] = torch.nan
-    is_nan = run(inputs, path)["output"].isnan()
+    is_nan = run(inputs, method)["output"].isnan()
     assert is_nan[1, 2, 6].all()
     is_nan[1, 2, 6] = False
     assert not is_nan.any()
@@ -145,7 +146,7 @@ def test_nan_in_a_query_is_seen_without_relations_too() -> None:
     assert is_nan.sum() == 8
 
 
-@pytest.mark.parametrize("method", ["dense", "reference"])
+@pytest.mark.parametrize("method", ["gather", "reference"])
 def test_dropout_drops_the_weights_of_both_terms_alike(method: str) -> None:
     # All weights are 1/40, all values and edge values 1: the output counts the weights kept.
     inputs = Inputs(2, 3, 40, 40, 4, RelativePositions(3), scale=0.0)
@@ -165,15 +166,15 @@ def test_gradients_under_dropout_are_those_of_finite_differences() -> None:
     def dropped(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(3)  # the same weights are dropped each time
         named = dict(zip(inputs.tensors, tensors, strict=True))
-        return inputs.output("dense", dropout=0.4, **named)
+        return inputs.output("gather", dropout=0.4, **named)
 
     assert torch.autograd.gradcheck(dropped, leaves)
 
 
 def test_a_batch_computed_in_parts_equals_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     for batch, limit in ((6, 2), (6, 5), (7, 2), (5, 1)):
-        monkeypatch.setattr(by_diagonal, "CHUNK", limit * 3 * 9 * 9)
+        monkeypatch.setattr(diagonal, "CHUNK", limit * 3 * 9 * 9)
         for per_head in (False, True):
             inputs = Inputs(batch, 3, 9, 9, 4, RelativePositions(2), per_head=per_head)
             inputs.mask = mask_of("padding on the right", batch, 3, 9, 9, seed=1)
-            assert_same(run(inputs, "by diagonal"), run(inputs, "reference"))
+            assert_same(run(inputs, "diagonal"), run(inputs, "reference"))

@@ -11,10 +11,10 @@ from conftest import Inputs, assert_same, run
 from torch import Tensor
 
 from edgewise import RelativePositions
-from edgewise.attention import fused
-from edgewise.attention.reference import softmax_of_allowed
+from edgewise.attention import private
+from edgewise.attention.composite import masked_softmax
 
-pytestmark = pytest.mark.skipif(not fused.KNOWN, reason="this PyTorch has other operators")
+pytestmark = pytest.mark.skipif(not private.HAS_FLASH, reason="this PyTorch has other operators")
 
 SCALE = 0.4
 
@@ -51,12 +51,11 @@ def column_major(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_output_and_logsumexp_are_those_of_the_logits(with_mask: bool) -> None:
     query, key, value = inputs_of()
-    logits, mask, bias = SCALE * query @ key.mT, None, None
+    logits, mask = SCALE * query @ key.mT, None
     if with_mask:
         mask = masked()
-        bias = fused.additive(mask, torch.float64)
         logits = logits.masked_fill(~mask, -math.inf)
-    output, logsumexp = fused.attention(query, key, value, mask, bias, SCALE)
+    output, logsumexp = private.flash(query, key, value, mask, SCALE)
     torch.testing.assert_close(logsumexp, logits.logsumexp(-1))
     torch.testing.assert_close(output, logits.softmax(-1).nan_to_num() @ value)
 
@@ -64,8 +63,7 @@ def test_output_and_logsumexp_are_those_of_the_logits(with_mask: bool) -> None:
 def test_a_broadcast_mask_is_taken() -> None:
     query, key, value = inputs_of()
     for mask in (masked()[:1, :1], masked()[:, :1, :1], masked()[:1, :, :, :1]):
-        bias = fused.additive(mask, torch.float64)
-        output, logsumexp = fused.attention(query, key, value, mask, bias, SCALE)
+        output, logsumexp = private.flash(query, key, value, mask, SCALE)
         logits = (SCALE * query @ key.mT).masked_fill(~mask, -math.inf)
         torch.testing.assert_close(logsumexp, logits.logsumexp(-1))
         torch.testing.assert_close(output, logits.softmax(-1).nan_to_num() @ value)
@@ -73,9 +71,9 @@ def test_a_broadcast_mask_is_taken() -> None:
 
 def test_a_fully_masked_row_has_logsumexp_zero_in_the_operator_and_minus_infinity_here() -> None:
     mask = masked()
-    bias = fused.additive(mask, torch.float64)
+    bias = private.additive(mask, torch.float64)
     assert raw(*inputs_of(), bias)[1][1, 2, 3] == 0
-    output, logsumexp = fused.attention(*inputs_of(), mask, bias, SCALE)
+    output, logsumexp = private.flash(*inputs_of(), mask, SCALE)
     assert logsumexp[1, 2, 3] == -math.inf
     assert not output[1, 2, 3].any()
     assert logsumexp.isfinite().sum() == logsumexp.numel() - 1
@@ -108,9 +106,10 @@ def test_a_row_of_nan_is_lost_in_the_operator() -> None:
 @pytest.mark.parametrize("relations", [RelativePositions(2), RelativePositions(0), None])
 @pytest.mark.parametrize("n", [5, 15, 16, 17, 40, 300])
 def test_a_row_of_nan_is_seen_here(relations: RelativePositions | None, n: int) -> None:
+    method = "sdpa" if relations is None or relations.max_distance == 0 else "blockwise"
     inputs = Inputs(2, 3, n, n, 8, relations, dtype=torch.float32)
     inputs.tensors["query"][1, 2, 4] = torch.nan
-    is_nan = inputs.output("blockwise").isnan()
+    is_nan = inputs.output(method).isnan()
     assert is_nan[1, 2, 4].all()
     assert is_nan.sum() == 8
 
@@ -127,9 +126,9 @@ def test_nothing_to_compute_kills_the_operator_s_process_and_is_zeros_here(
     assert -killed.returncode in set(signal.Signals), killed.stderr
     query, key, value = inputs_of(n_query, n_key)
     with pytest.raises(AssertionError):
-        fused.attention(query, key, value, None, None, SCALE)
+        private.flash(query, key, value, None, SCALE)
     for relations in (RelativePositions(2), RelativePositions(0), None):
-        output = Inputs(2, 3, n_query, n_key, 8, relations).output("blockwise")
+        output = Inputs(2, 3, n_query, n_key, 8, relations).output()
         assert output.shape == (2, 3, n_query, 8)
         assert not output.any()
 
@@ -142,18 +141,17 @@ def test_gradients_of_some_keys_are_their_share_of_the_whole(with_mask: bool) ->
         masked() if with_mask else torch.ones(1, 1, 1, 1).bool(),
     )
     logits = SCALE * query @ key.mT
-    output = softmax_of_allowed(logits, mask) @ value
+    output = masked_softmax(logits, mask) @ value
     of_query, of_key, of_value = torch.autograd.grad(output, (query, key, value), grad)
     # A query with nothing to attend: +inf makes its weights zero.
     logsumexp = logits.masked_fill(~mask, -math.inf).logsumexp(-1)
     logsumexp = logsumexp.where(logsumexp.isfinite(), math.inf)
-    bias = fused.additive(masked(), torch.float64) if with_mask else None
     q, k, v, out, lse = (x.detach() for x in (query, key, value, output, logsumexp))
     total = torch.zeros_like(q)
     for keys in (slice(0, 3), slice(3, 7)):
-        part = fused.attention_backward(
+        part = private.flash_backward(
             *(grad, q, k[:, :, keys], v[:, :, keys], out, lse),
-            *(None if bias is None else bias[..., keys], SCALE),
+            *(mask[..., keys] if with_mask else None, SCALE),
         )
         total += part[0]
         torch.testing.assert_close(part[1], of_key[:, :, keys])
@@ -162,10 +160,10 @@ def test_gradients_of_some_keys_are_their_share_of_the_whole(with_mask: bool) ->
 
 
 def test_a_schema_that_we_do_not_know_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fused.available(torch.device("cpu"))
-    assert not fused.available(torch.device("meta"))
+    assert private.has_flash(torch.device("cpu"))
+    assert not private.has_flash(torch.device("meta"))
     name = "_scaled_dot_product_flash_attention_for_cpu"
     monkeypatch.setattr(torch.ops.aten, name, torch.ops.aten.add)
-    assert not fused._is_known()
+    assert not private._has_flash()
     monkeypatch.setattr(torch.ops.aten, name, None)
-    assert not fused._is_known()
+    assert not private._has_flash()

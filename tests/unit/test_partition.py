@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise import RelativePositions
-from edgewise.attention.blocks import divide
+from edgewise.attention.backends.blockwise.partition import divide
 
 
 @given(

@@ -1,0 +1,68 @@
+"""`relation_attention`: normalise the arguments, choose a backend, run it."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from edgewise.attention.backends import cheapest, reference, requested
+from edgewise.attention.compatibility import Compatibility
+from edgewise.attention.inputs import AttentionInputs, is_autocast_enabled, normalise
+from edgewise.attention.relations import Relation
+
+
+def relation_attention(
+    query: Float[Tensor, "batch head n_query d_head"],
+    key: Float[Tensor, "batch head n_key d_head"],
+    value: Float[Tensor, "batch head n_key d_head"],
+    relations: Relation | None,
+    *,
+    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None = None,
+    value_table: Float[Tensor, "*value_head n_value_label d_head"] | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    scale: float | Tensor | None = None,
+    compatibility: Compatibility | None = None,
+    method: str = "auto",
+) -> Float[Tensor, "batch head n_query d_head"]:
+    """Return attention with a vector for every edge (equations 3 and 4 of the paper).
+
+    relations: how edges get their vectors: `RelativePositions` and `EdgeLabels` label every edge,
+        `EdgeVectors` has a vector for every edge, `EdgeList` labels the edges of a sparse graph.
+        None is plain attention.
+    key_table, value_table: [n_label, d_head], or [head, n_label, d_head] with a table per head: the
+        vectors a^K and a^V of each label. None leaves that term out.
+    mask: bool, True = may attend; [n_query, n_key], or 4-D with sizes of 1 that broadcast.
+    causal: a query attends the keys at its own position and before. `EdgeList` takes neither.
+    dropout: probability of dropping an attention weight; applied whenever it is above 0.
+    scale: factor of the logits, 1/sqrt(d_head) by default; a tensor may require a gradient.
+    compatibility: `Additive` or `Gated` instead of the dot product.
+    method: the backend; "auto" selects the fastest that supports the arguments. See
+        docs/attention.md.
+
+    A query with nothing to attend gives zeros. Keys and values that no query may attend are not
+    read, so that NaN and infinity in padding do not matter. Under autocast the inputs are cast, as
+    those of PyTorch's own attention are.
+    """
+    inputs = normalise(
+        *(query, key, value, relations),
+        key_table=key_table,
+        value_table=value_table,
+        mask=mask,
+        causal=causal,
+        dropout=dropout,
+        scale=scale,
+        compatibility=compatibility,
+    )
+    if not is_autocast_enabled(query.device.type):
+        return run(inputs, method)
+    with torch.autocast(query.device.type, enabled=False):
+        return run(inputs, method)
+
+
+def run(inputs: AttentionInputs, method: str) -> Float[Tensor, "batch head n_query d_head"]:
+    """Run a backend."""
+    backend = cheapest(inputs) if method == "auto" else requested(method, inputs)
+    if 0 in (*inputs.query.shape, *inputs.key.shape) and backend.name != "sparse":
+        return reference.run(inputs)
+    return backend.run(inputs.without_padding())

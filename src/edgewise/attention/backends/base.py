@@ -1,0 +1,56 @@
+"""What a backend is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.relations import has_values
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute attention.
+
+    name: for `method=`.
+    supports: return why the backend cannot run these inputs ("has no dropout; got dropout=0.1"),
+        or None if it can.
+    cost: return the estimated time per edge, in that of `diagonal`; `auto` takes the cheapest.
+    run: return the output [batch, head, n_query, d_head].
+    """
+
+    name: str
+    supports: Callable[[AttentionInputs], str | None]
+    cost: Callable[[AttentionInputs], float]
+    run: Callable[[AttentionInputs], Tensor]
+
+
+def at_least(size: int, limit: int) -> bool:
+    """Return whether a size reaches a limit.
+
+    torch.compile compiles again beyond the limit. A program of torch.export must not depend on it:
+    there a size that may be on either side counts as below.
+    """
+    if torch.compiler.is_exporting():
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return statically_known_true(size >= limit)
+    return size >= limit
+
+
+def has_hidden_nan(inputs: AttentionInputs, mask: Tensor | None) -> bool:
+    """Return whether NaN or infinity of a key may reach queries that do not attend it.
+
+    Fused kernels add -inf to masked logits, which stay NaN if they are. Only on CPUs: elsewhere
+    reading the values would take a synchronisation.
+    """
+    if mask is None or mask.shape[2] == 1 or not has_values(inputs.key):
+        return False
+    return not bool(inputs.key.isfinite().all())
+
+
+def named(given: object) -> str:
+    """Return the name of an argument's class, for messages."""
+    return "None" if given is None else type(given).__name__

@@ -1,0 +1,107 @@
+"""Relative positions in long sequences, on PyTorch's fused CPU kernels: memory O(n)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from edgewise.attention import composite, private
+from edgewise.attention.backends.base import Backend, at_least, has_hidden_nan, named
+from edgewise.attention.backends.blockwise import passes
+from edgewise.attention.backends.blockwise.window import Arguments, join_table, prepare_inputs
+from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.ops import register
+from edgewise.attention.relations import RelativePositions
+
+# Keys from which it is faster than `diagonal` and than `gather`, by whether it is causal: measured
+# with benchmarks/bench_methods.py. With fewer queries than MIN_QUERIES it is slower than both.
+FASTER_THAN_DIAGONAL = {False: 768, True: 512}
+FASTER_THAN_GATHER = {False: 384, True: 256}
+MIN_QUERIES = 16
+
+
+def supports(inputs: AttentionInputs) -> str | None:
+    relations = inputs.relations
+    if not isinstance(relations, RelativePositions) or not inputs.has_tables:
+        return f"needs RelativePositions and tables; got relations={named(relations)}"
+    if not inputs.is_dot_product:
+        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
+    if relations.max_distance == 0:
+        return "needs max_distance of 1 or more; got 0"
+    if inputs.dropout > 0:
+        return f"has no dropout of attention weights; got dropout={inputs.dropout}"
+    if isinstance(relations.query_offset, Tensor):
+        return "takes one query_offset for all sentences; got one for each"
+    if not private.has_flash(inputs.query.device):
+        return (
+            "needs PyTorch's fused attention for CPUs, which this version of PyTorch "
+            f"({torch.__version__}) does not have for {inputs.query.device.type}"
+        )
+    return None
+
+
+def cost(inputs: AttentionInputs) -> float:
+    causal, n_key = inputs.causal, inputs.n_key
+    if not at_least(n_key, FASTER_THAN_GATHER[causal]):
+        return 3.0
+    if not at_least(inputs.n_query, MIN_QUERIES):
+        return 3.0
+    return 0.5 if at_least(n_key, FASTER_THAN_DIAGONAL[causal]) else 1.25
+
+
+def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+    """Return equations 3 and 5; half precision is computed in float32 and rounded once.
+
+    The kernels have half precision too, but are less exact in it and not faster without hardware
+    for it: the backward pass in float16 takes ten times as long.
+    """
+    relations, dtype, mask = inputs.relations, inputs.query.dtype, inputs.mask
+    assert isinstance(relations, RelativePositions)
+    assert not isinstance(relations.query_offset, Tensor)
+    if has_hidden_nan(inputs, mask):
+        return composite.attention(inputs)
+    inputs = inputs.cast(composite.accumulation_dtype(dtype))
+    arguments = Arguments(
+        *(inputs.query, inputs.key, inputs.value, inputs.key_table, inputs.value_table, mask),
+        *(relations.max_distance, relations.query_offset, inputs.causal, inputs.scale),
+    )
+    return _blockwise(arguments).to(dtype)
+
+
+def _forward(a: Arguments) -> tuple[Tensor, ...]:
+    result, right = passes.forward(prepare_inputs(a))
+    return *result, *right
+
+
+def _fake(a: Arguments) -> tuple[Tensor, ...]:
+    result, right = passes.buffers(a.query, a.causal)
+    return *result, *right
+
+
+def _backward(a: Arguments, grad: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+    result, right = passes.Merged(*saved[:2]), passes.Merged(*saved[2:])
+    grads = passes.backward(prepare_inputs(a), grad, result, right)
+    grad_tables = (
+        join_table(a.key_table, grads.key_table, a.query),
+        join_table(a.value_table, grads.value_table, a.query),
+    )
+    return grads.query, grads.key, grads.value, *grad_tables
+
+
+def _composite(a: Arguments) -> Tensor:
+    relations = RelativePositions(a.max_distance, a.offset)
+    tensors = a.query, a.key, a.value, relations, a.key_table, a.value_table, a.mask
+    return composite.attention(AttentionInputs(*tensors, causal=a.causal, scale=a.scale))
+
+
+_blockwise = register(
+    "blockwise_v1",
+    Arguments,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    composite=_composite,
+    n_results=4,
+    saves_output=True,
+)
+
+BACKEND = Backend("blockwise", supports, cost, run)

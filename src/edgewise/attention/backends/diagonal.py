@@ -1,0 +1,363 @@
+"""Relative positions in one sequence, for translation lengths: no gather and no scatter.
+
+A distance is a diagonal of the matrix of edges, and diagonals are columns of the same memory read
+with rows one longer (or shorter). So the products of all queries with all labels are one large
+product [batch * head * n, n_label], read into the logits with a shorter row, and the weights read
+with a longer row are their sums by label. What such a read takes from a neighbouring row is set to
+zero by its bits, since a product with zero would let a NaN through.
+
+Edges beyond the clipping distance are two triangles, each with one label. Under causal masking the
+labels of later keys are not computed.
+
+Tensors are [outer, inner, n, d_head]: batch and head, or head and batch where tables differ between
+heads, so that the rows that share a table are adjacent.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from edgewise.attention import composite, private
+from edgewise.attention.backends.base import Backend, named
+from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.ops import register
+from edgewise.attention.relations import RelativePositions
+
+CHUNK = 2**19  # logits computed at a time, so that they stay in the cache
+PRODUCT_ROWS = 2048  # rows of a product with a table: about as many are the fastest
+CACHED_LENGTH = 256
+BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def supports(inputs: AttentionInputs) -> str | None:
+    relations = inputs.relations
+    if not isinstance(relations, RelativePositions) or not inputs.has_tables:
+        return f"needs RelativePositions and tables; got relations={named(relations)}"
+    if not inputs.is_dot_product:
+        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
+    if inputs.query.device.type != "cpu":
+        return f"runs on CPUs; got {inputs.query.device}"
+    if inputs.dropout > 0:
+        return f"has no dropout of attention weights; got dropout={inputs.dropout}"
+    if isinstance(relations.query_offset, Tensor) or relations.query_offset != 0:
+        return f"needs query_offset=0; got {relations.query_offset}"
+    if inputs.n_query != inputs.n_key:
+        return f"needs as many queries as keys; got {inputs.n_query} and {inputs.n_key}"
+    if relations.max_distance == 0:
+        return "needs max_distance of 1 or more; got 0"
+    return None
+
+
+def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n d_head"]:
+    """Return equations 3 and 5; half precision is computed in float32 and rounded once."""
+    relations, dtype = inputs.relations, inputs.query.dtype
+    assert isinstance(relations, RelativePositions)
+    heads_first = inputs.tables_per_head
+    allowed = inputs.allowed()
+    inputs = inputs.cast(composite.accumulation_dtype(dtype))
+    arguments = Arguments(
+        ordered(inputs.query, heads_first).contiguous(),
+        ordered(inputs.key, heads_first).contiguous(),
+        ordered(inputs.value, heads_first).contiguous(),
+        *(inputs.key_table, inputs.value_table),
+        None if allowed is None else ordered(allowed, heads_first),
+        max_distance=relations.max_distance,
+        causal=inputs.causal,
+        scale=inputs.scale,
+        may_be_empty=inputs.mask is not None,
+    )
+    output = _diagonal(arguments)
+    return ordered(output.to(dtype), heads_first)
+
+
+def ordered(x: Tensor, heads_first: bool) -> Tensor:
+    """Return [batch, head, …] as [head, batch, …], or the reverse, if heads are to be first."""
+    return x.transpose(0, 1) if heads_first else x
+
+
+class Diagonals(NamedTuple):
+    """Where labels are in the matrix of edges of a sequence of length n."""
+
+    n: int
+    reach: int  # the clipping distance, or the longest distance there is
+    n_column: int  # labels: distances -reach to reach, or to 0 if causal
+    in_band: Int[Tensor, "n n"]  # all bits set where |j - i| <= reach
+    in_range: Int[Tensor, "n n_column"]  # all bits set where a label has an edge
+    size: int  # rows with edges left of the band; as many have edges right of it
+    left: Float[Tensor, "size size"]  # 1 for edges left of the band, in the square around them
+    right: Float[Tensor, "size size"] | None  # the same right of it; None if causal
+
+
+def extent(n: int, max_distance: int, causal: bool) -> tuple[int, int]:
+    """Return the reach and the number of columns."""
+    reach = torch.sym_min(max_distance, n - 1)
+    return reach, reach + 1 if causal else 2 * reach + 1
+
+
+def diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> Diagonals:
+    """Return the diagonals for these sizes, from a cache for short sequences."""
+    if n > CACHED_LENGTH:
+        return _make_diagonals(n, max_distance, causal, dtype)
+    key = (n, min(max_distance, n - 1), causal, dtype)
+    if key not in _CACHE:
+        made = _make_diagonals(*key)
+        # Under a dispatch mode these may be other than plain tensors, of no use to others.
+        if type(made.left) is not Tensor:
+            return made
+        if len(_CACHE) >= 64:
+            del _CACHE[next(iter(_CACHE))]
+        _CACHE[key] = made
+    return _CACHE[key]
+
+
+_CACHE: dict[tuple[int, int, bool, torch.dtype], Diagonals] = {}
+
+
+@torch.inference_mode(False)
+def _make_diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> Diagonals:
+    reach, n_column = extent(n, max_distance, causal)
+    position = torch.arange(n, device="cpu")
+    distance = position - position[:, None]
+    in_band = (distance >= -reach) & (distance <= (0 if causal else reach))
+    key = position[:, None] + torch.arange(n_column, device="cpu") - reach
+    in_range = (key >= 0) & (key < n)
+    size = n - reach - 1
+    square = torch.ones(size, size, dtype=dtype, device="cpu")
+    bits = BITS[dtype]
+    return Diagonals(
+        *(n, reach, n_column, -in_band.to(bits), -in_range.to(bits)),
+        *(size, square.tril(), None if causal else square.triu()),
+    )
+
+
+def used_rows(table: Tensor, max_distance: int, place: Diagonals) -> Tensor:
+    """Return the rows of a table that sequences of this length use."""
+    return table.narrow(-2, max_distance - place.reach, place.n_column)
+
+
+@functools.lru_cache(maxsize=1024)
+def n_pieces(rows: int) -> int:
+    """Return in how many equal pieces to multiply rows with a table."""
+    return next(x for x in range(max(1, rows // PRODUCT_ROWS), 0, -1) if rows % x == 0)
+
+
+def table_gradient(
+    table: Tensor,
+    pieces: list[Float[Tensor, "pieces n_column d_head"]],
+    max_distance: int,
+    place: Diagonals,
+) -> Tensor:
+    """Return the gradient of a table from that of each piece."""
+    result = torch.zeros_like(table)
+    rows = used_rows(result, max_distance, place)
+    joined = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    torch.sum(joined.view(*table.shape[:-2], -1, *rows.shape[-2:]), -3, out=rows)
+    return result
+
+
+def with_margin(shape: tuple[int, ...], margin: int, like: Tensor) -> Tensor:
+    """Return an uninitialised tensor whose memory begins `margin` entries before it and ends as
+    many after it.
+    """
+    size = math.prod(shape)
+    return like.new_empty(size + 2 * margin).narrow(0, margin, size).view(shape)
+
+
+def label_logits(
+    x: Float[Tensor, "group n d_head"],
+    table: Float[Tensor, "pieces n_column d_head"],
+    place: Diagonals,
+    by_label: Float[Tensor, "group n n_column"],
+    out: Float[Tensor, "group n n"],
+) -> None:
+    """Write x_i a_ij^T of every edge to `out`, and x_i w_l^T of every label to `by_label`."""
+    n, n_column, size = place.n, place.n_column, place.size
+    pieces, _, d_head = table.shape
+    rows, by_piece = x.view(pieces, -1, d_head), by_label.view(pieces, -1, n_column)
+    torch.bmm(rows, table.mT, out=by_piece)
+    bits = BITS[x.dtype]
+    start = by_label.storage_offset() + place.reach
+    shorter_rows = (n * n_column, n_column - 1, 1)
+    read = by_label.view(bits).as_strided(out.shape, shorter_rows, start)
+    torch.bitwise_and(read, place.in_band, out=out.view(bits))
+    if size:
+        out[:, -size:, :size].addcmul_(by_label[:, -size:, :1], place.left)
+        if place.right is not None:
+            out[:, :size, -size:].addcmul_(by_label[:, :size, -1:], place.right)
+
+
+def sum_by_label(
+    weights: Float[Tensor, "group n n"],
+    place: Diagonals,
+    out: Float[Tensor, "group n n_column"],
+) -> None:
+    """Write the weights of each query, summed by label, to `out`; `weights` has a margin."""
+    n, bits, size = place.n, BITS[weights.dtype], place.size
+    start = weights.storage_offset() - place.reach
+    longer_rows = (n * n, n + 1, 1)
+    read = weights.view(bits).as_strided(out.shape, longer_rows, start)
+    torch.bitwise_and(read, place.in_range, out=out.view(bits))
+    if size:
+        out[:, -size:, 0] += (weights[:, -size:, :size] * place.left).sum(-1)
+        if place.right is not None:
+            out[:, :size, -1] += (weights[:, :size, -size:] * place.right).sum(-1)
+
+
+def n_parts(query: Tensor) -> int:
+    """Return in how many equal parts to compute, so that the logits of one fit the cache."""
+    outer, inner, n, _ = query.shape
+    wanted = min(outer, -(-outer * inner * n * n // CHUNK))
+    if wanted == 1:
+        return 1
+    return next((c for c in range(wanted, min(outer, 2 * wanted) + 1) if outer % c == 0), 1)
+
+
+def divided(
+    x: Float[Tensor, "outer inner n width"], parts: int
+) -> tuple[Float[Tensor, "group n width"], ...]:
+    """Return the groups of each part."""
+    groups = x.flatten(0, 1)
+    return (groups,) if parts == 1 else groups.chunk(parts)
+
+
+class Arguments(NamedTuple):
+    """The arguments of the operator; tables have an outer dimension if they differ between heads.
+
+    allowed: where queries may attend, by mask and causality.
+    may_be_empty: some queries may have nothing to attend.
+    """
+
+    query: Float[Tensor, "outer inner n d_head"]
+    key: Float[Tensor, "outer inner n d_head"]
+    value: Float[Tensor, "outer inner n d_head"]
+    key_table: Float[Tensor, "*outer n_label d_head"] | None
+    value_table: Float[Tensor, "*outer n_label d_head"] | None
+    allowed: Bool[Tensor, "#outer #inner #n #n"] | None
+    max_distance: int
+    causal: bool
+    scale: float
+    may_be_empty: bool
+
+    def pieces(
+        self, table: Tensor, factor: float, place: Diagonals, parts: int
+    ) -> tuple[Float[Tensor, "pieces n_column d_head"], ...]:
+        """Return, for each part, the table of each piece of its rows."""
+        outer, inner, n, _ = self.query.shape
+        rows = used_rows(table, self.max_distance, place) * factor
+        if table.dim() == 2:
+            return (rows.expand(n_pieces(outer // parts * inner * n), -1, -1),) * parts
+        return rows.repeat_interleave(n_pieces(inner * n), 0).chunk(parts)
+
+
+def _fake(a: Arguments) -> tuple[Tensor, ...]:
+    outer, inner, n, _ = a.query.shape
+    reach, n_column = extent(n, a.max_distance, a.causal)
+    weights = with_margin((outer, inner, n, n), reach, a.query)
+    return torch.empty_like(a.query), weights, a.query.new_empty(outer, inner, n, n_column)
+
+
+def _forward(a: Arguments) -> tuple[Tensor, ...]:
+    """Return the output, the weights and their sums by label."""
+    _, inner, n, d_head = a.query.shape
+    place, parts = diagonals(n, a.max_distance, a.causal, a.query.dtype), n_parts(a.query)
+    output, weights, by_label = _fake(a)
+    if a.key_table is not None:
+        # Products that add to their output are slower with a factor: the table is scaled.
+        key_pieces = a.pieces(a.key_table, a.scale, place, parts)
+    if a.value_table is not None:
+        value_pieces = a.pieces(a.value_table, 1.0, place, parts)
+    hidden = None if a.allowed is None else (~a.allowed).expand(weights.shape).chunk(parts)
+    each = [divided(x, parts) for x in (a.query, a.key, a.value, output, weights, by_label)]
+    for i, (q, k, v, z, w, sums) in enumerate(zip(*each, strict=True)):
+        if a.key_table is not None:
+            label_logits(q, key_pieces[i], place, by_label=sums, out=w)
+        w.baddbmm_(q, k.mT, beta=0 if a.key_table is None else 1, alpha=a.scale)
+        if hidden is not None:
+            edges = w.view(-1, inner, n, n)
+            edges.masked_fill_(hidden[i], -torch.inf)
+        torch.softmax(w, -1, out=w)
+        if hidden is not None and a.may_be_empty:
+            edges.masked_fill_(hidden[i], 0.0)
+        if a.value_table is None:
+            torch.bmm(w, v, out=z)
+        else:
+            sum_by_label(w, place, out=sums)
+            pieces = len(value_pieces[i])
+            by_piece = sums.view(pieces, -1, place.n_column)
+            torch.bmm(by_piece, value_pieces[i], out=z.view(pieces, -1, d_head))
+            z.baddbmm_(w, v)
+    return output, weights, by_label
+
+
+def _backward(
+    a: Arguments,
+    grad: Float[Tensor, "outer inner n d_head"],
+    weights: Float[Tensor, "outer inner n n"],
+    by_label: Float[Tensor, "outer inner n n_column"],
+) -> tuple[Tensor, ...]:
+    """Return the gradients of query, key, value and the two tables (empty if there is none)."""
+    outer, inner, n, d_head = a.query.shape
+    place, parts = diagonals(n, a.max_distance, a.causal, a.query.dtype), n_parts(a.query)
+    if a.key_table is not None:
+        key_pieces = a.pieces(a.key_table, a.scale, place, parts)
+    if a.value_table is not None:
+        value_pieces = a.pieces(a.value_table, 1.0, place, parts)
+    grads = [torch.empty_like(x) for x in (a.query, a.key, a.value)]
+    key_grads: list[Tensor] = []
+    value_grads: list[Tensor] = []
+    groups = outer * inner // parts
+    grad_w = with_margin((groups, n, n), place.reach, a.query)
+    sums = a.query.new_empty(groups, n, place.n_column)
+    saved = (a.query, a.key, a.value, grad.contiguous(), *grads, weights, by_label)
+    each = [divided(x, parts) for x in saved]
+    for i, (q, k, v, g, grad_q, grad_k, grad_v, w, w_sums) in enumerate(zip(*each, strict=True)):
+        if a.value_table is not None:
+            label_logits(g, value_pieces[i], place, by_label=sums, out=grad_w)
+            rows = g.view(len(value_pieces[i]), -1, d_head)
+            by_piece = w_sums.view(len(rows), -1, place.n_column)
+            value_grads.append(torch.bmm(by_piece.mT, rows))
+        grad_w.baddbmm_(g, v.mT, beta=0 if a.value_table is None else 1)
+        torch.bmm(w.mT, g, out=grad_v)
+        private.softmax_backward_(grad_w, w)
+        if a.key_table is not None:
+            sum_by_label(grad_w, place, out=sums)
+            rows = q.view(len(key_pieces[i]), -1, d_head)
+            by_piece = sums.view(len(rows), -1, place.n_column)
+            torch.bmm(by_piece, key_pieces[i], out=grad_q.view(rows.shape))
+            key_grads.append(torch.bmm(by_piece.mT, rows))
+        grad_q.baddbmm_(grad_w, k, beta=0 if a.key_table is None else 1, alpha=a.scale)
+        grad_k.baddbmm_(grad_w.mT, q, beta=0, alpha=a.scale)
+    grad_keys = grad_values = a.query.new_empty(0)
+    if a.key_table is not None:
+        grad_keys = table_gradient(a.key_table, key_grads, a.max_distance, place).mul_(a.scale)
+    if a.value_table is not None:
+        grad_values = table_gradient(a.value_table, value_grads, a.max_distance, place)
+    return *grads, grad_keys, grad_values
+
+
+def _composite(a: Arguments) -> Tensor:
+    heads_first = any(x is not None and x.dim() == 3 for x in (a.key_table, a.value_table))
+    query, key, value = (ordered(x, heads_first) for x in (a.query, a.key, a.value))
+    mask = None if a.allowed is None else ordered(a.allowed, heads_first)
+    relations = RelativePositions(a.max_distance)
+    inputs = AttentionInputs(
+        *(query, key, value, relations, a.key_table, a.value_table, mask), scale=a.scale
+    )
+    return ordered(composite.attention(inputs), heads_first)
+
+
+_diagonal = register(
+    "diagonal_v1",
+    Arguments,
+    forward=_forward,
+    backward=_backward,
+    fake=_fake,
+    composite=_composite,
+    n_results=3,
+)
+
+BACKEND = Backend("diagonal", supports, cost=lambda inputs: 1.0, run=run)

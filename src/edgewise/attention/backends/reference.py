@@ -1,0 +1,82 @@
+"""The definition: equations 3 and 4 of the paper as written. Slow and obvious.
+
+Every other backend is tested against this one. It holds a vector for every edge of every head and
+sentence, so it is for small sizes; it consists of differentiable operators only, so it has
+derivatives of any order and works under every transformation of PyTorch.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.attention.backends.base import Backend
+from edgewise.attention.composite import masked_softmax
+from edgewise.attention.edge_list import EdgeList
+from edgewise.attention.inputs import AttentionInputs
+
+
+def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+    """Return z_i = sum_j alpha_ij (x_j W^V + a^V_ij), alpha the softmax of e_ij over j."""
+    if isinstance(inputs.relations, EdgeList):
+        return along_edges(inputs, inputs.relations)
+    edge_key = edge_vectors(inputs, "edge_key", inputs.key_table)
+    edge_value = edge_vectors(inputs, "edge_value", inputs.value_table)
+
+    # Eq. 4: e_ij = x_i W^Q (x_j W^K + a^K_ij)^T / sqrt(d_z), or another compatibility
+    query, key = inputs.query.unsqueeze(3), inputs.key.unsqueeze(2)
+    logits = inputs.compatibility.logits(query, key, edge_key, inputs.scale)
+    weights = masked_softmax(logits, inputs.allowed())
+    weights = torch.dropout(weights, inputs.dropout, train=True)
+
+    # Eq. 3: z_i = sum_j alpha_ij (x_j W^V + a^V_ij)
+    values = inputs.value.unsqueeze(2)
+    values = values if edge_value is None else values + edge_value
+    return torch.einsum("bhij,bhijd->bhid", weights, values.expand(*weights.shape, -1))
+
+
+def edge_vectors(
+    inputs: AttentionInputs, name: str, table: Float[Tensor, "*head n_label d_head"] | None
+) -> Float[Tensor, "#batch #head n_query n_key d_head"] | None:
+    """Return a_ij = w[label of (i, j)], or as given, of every edge; None: there are none."""
+    relations = inputs.relations
+    if relations is None:
+        return None
+    if table is None:
+        return relations.vectors(name)
+    labels = relations.labels_between(inputs.n_query, inputs.n_key, inputs.query.device)
+    labels = labels if labels.dim() == 3 else labels[None]
+    return table_rows(table, labels).transpose(0, 1)
+
+
+def table_rows(
+    table: Float[Tensor, "*head n_label d_head"], labels: Int[Tensor, "*edges"]
+) -> Float[Tensor, "#head *edges d_head"]:
+    """Return the vector of each edge, per table; zeros for label -1."""
+    tables = table if table.dim() == 3 else table[None]
+    return torch.nn.functional.pad(tables, (0, 0, 0, 1))[:, labels.long()]
+
+
+def along_edges(
+    inputs: AttentionInputs, graph: EdgeList
+) -> Float[Tensor, "batch head n_query d_head"]:
+    """Return the same where j is an edge of the list, and a query may attend its own edges."""
+    query, key = inputs.query[:, :, graph.query_index], inputs.key[:, :, graph.key_index]
+    values = inputs.value[:, :, graph.key_index]
+    edge_key = None
+    if inputs.key_table is not None:
+        edge_key = table_rows(inputs.key_table, graph.labels)[None]
+    if inputs.value_table is not None:
+        values = values + table_rows(inputs.value_table, graph.labels)[None]
+    logits = inputs.compatibility.logits(query, key, edge_key, inputs.scale)
+    queries = torch.arange(inputs.n_query, device=query.device)
+    allowed = (graph.query_index == queries[:, None])[None, None]
+    weights = masked_softmax(logits.unsqueeze(2).expand(-1, -1, len(queries), -1), allowed)
+    return torch.dropout(weights, inputs.dropout, train=True) @ values
+
+
+BACKEND = Backend(
+    "reference",
+    supports=lambda inputs: None,
+    cost=lambda inputs: 1000.0,
+    run=run,
+)

@@ -1,0 +1,97 @@
+"""Plain attention by PyTorch's `scaled_dot_product_attention`, on any device.
+
+It also computes relative positions with k = 0: the key's only vector cancels in the softmax, and
+weights sum to one, so that every query that may attend anything gets the value's only vector.
+"""
+
+import math
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from edgewise.attention import composite, private
+from edgewise.attention.backends.base import Backend, at_least, has_hidden_nan, named
+from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.relations import RelativePositions
+
+
+def supports(inputs: AttentionInputs) -> str | None:
+    if not inputs.is_dot_product:
+        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
+    relations = inputs.relations
+    if relations is None or (relations.has_labels and not inputs.has_tables):
+        return None if relations is None or relations.is_dense else _reason(inputs)
+    if not isinstance(relations, RelativePositions) or relations.max_distance > 0:
+        return _reason(inputs)
+    if inputs.dropout > 0 and inputs.value_table is not None:
+        return (
+            "has no dropout with a value_table, since weights must sum to one; "
+            f"got dropout={inputs.dropout}"
+        )
+    return None
+
+
+def _reason(inputs: AttentionInputs) -> str:
+    return (
+        "has no edge vectors, except those of RelativePositions(0); "
+        f"got relations={named(inputs.relations)}"
+    )
+
+
+def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+    """Return plain attention, plus the only row of the value table."""
+    output = plain(inputs)
+    if not inputs.has_tables:
+        return output
+    # A product with 0 keeps the key table in the graph: its gradient is zero, not missing.
+    row: Tensor | float = 0.0 if inputs.value_table is None else inputs.value_table
+    row = row if inputs.key_table is None else row + 0.0 * inputs.key_table
+    is_live = inputs.mask is None and (not inputs.causal or starts_at_zero(inputs))
+    allowed = None if is_live else inputs.allowed()
+    if allowed is None:
+        return output + row
+    return output + row * allowed.any(-1, keepdim=True).to(output.dtype)
+
+
+def plain(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+    """Return attention without edge vectors; zeros for a query with nothing to attend."""
+    query, key, value, mask = inputs.query, inputs.key, inputs.value, inputs.mask
+    causal = inputs.causal and not sees_all_keys(inputs)
+    is_square = causal and mask is None and starts_at_zero(inputs)
+    allowed = inputs.allowed() if causal and not is_square else mask
+    if has_hidden_nan(inputs, allowed):
+        return composite.attention(inputs.replace(relations=None, mask=allowed, causal=False))
+    output = scaled_dot_product_attention(
+        *(query, key, value),
+        attn_mask=None if is_square else allowed,
+        dropout_p=inputs.dropout,
+        is_causal=is_square,
+        scale=inputs.scale,
+    )
+    if allowed is not None and not is_square:
+        output = output.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+    if not at_least(inputs.n_key, private.VECTOR):
+        # PyTorch's kernel gives zeros for some rows of NaN, which would hide an error.
+        output = output.masked_fill(query.isnan().any(-1, keepdim=True), math.nan)
+    return output
+
+
+def starts_at_zero(inputs: AttentionInputs) -> bool:
+    """Return whether query i is at the position of key i."""
+    relations = inputs.relations
+    if not isinstance(relations, RelativePositions):
+        return True
+    offset = relations.query_offset
+    return not isinstance(offset, Tensor) and offset == 0 and inputs.n_query == inputs.n_key
+
+
+def sees_all_keys(inputs: AttentionInputs) -> bool:
+    """Return whether no key comes after the first query, as in a step of decoding."""
+    relations = inputs.relations
+    if not isinstance(relations, RelativePositions) or isinstance(relations.query_offset, Tensor):
+        return False
+    return relations.query_offset >= inputs.n_key - 1
+
+
+BACKEND = Backend("sdpa", supports, cost=lambda inputs: 0.25, run=run)

@@ -1,0 +1,43 @@
+"""Attention along a list of edges: time O(edges * heads * d_head), less in memory.
+
+The labels are one more graph, from queries to rows of a table, so there is no vector for each edge
+and nothing for each (query, label).
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from edgewise.attention import edge_ops
+from edgewise.attention.backends.base import Backend, named
+from edgewise.attention.composite import accumulation_dtype
+from edgewise.attention.edge_list import EdgeList
+from edgewise.attention.inputs import AttentionInputs
+
+
+def supports(inputs: AttentionInputs) -> str | None:
+    if not isinstance(inputs.relations, EdgeList):
+        return f"needs an EdgeList; got relations={named(inputs.relations)}"
+    if not inputs.is_dot_product:
+        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
+    return None
+
+
+def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+    """Return equations 3 and 4 along the edges."""
+    graph, dtype = inputs.relations, inputs.query.dtype
+    assert isinstance(graph, EdgeList)
+    inputs = inputs.cast(accumulation_dtype(dtype))
+    batch, heads = inputs.query.shape[:2]
+    query, key = inputs.query.flatten(0, 1), inputs.key.flatten(0, 1)
+    logits = edge_ops.edge_products(query, key, graph.edges)
+    if inputs.key_table is not None:
+        table = edge_ops.with_zero_row(inputs.key_table)
+        label_edges = graph.label_edges(table.shape[-2])
+        rows = edge_ops.per_group(table, batch)
+        logits = logits + edge_ops.edge_products(query, rows, label_edges)
+    return edge_ops.attend(inputs, graph, (logits * inputs.scale).unflatten(0, (batch, heads))).to(
+        dtype
+    )
+
+
+BACKEND = Backend("sparse", supports, cost=lambda inputs: 1.0, run=run)

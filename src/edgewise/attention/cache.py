@@ -1,0 +1,104 @@
+"""The key-value cache of a decoder."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.errors import ArgumentError
+
+
+class AttentionState:
+    """Keys and values of the positions so far; `RelationAttention` appends to it at each call.
+
+    The position of a new token is `length`, whatever the size of the buffer. With `max_length`
+    the buffer is allocated once; without, it doubles when it is full.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        heads: int,
+        d_head: int,
+        max_length: int | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        for name, size in (("batch", batch), ("max_length", max_length)):
+            if size is not None and size < 0:
+                raise ArgumentError(f"{name} must be 0 or more; got {size}")
+        self.length = 0
+        self.max_length = max_length
+        shape = (2, batch, heads, max_length or 0, d_head)
+        self._buffer = torch.empty(shape, dtype=dtype, device=device)
+        # Keys and values so far, where autograd may have saved them; None: they are in the buffer.
+        self._history: Tensor | None = None
+
+    @property
+    def batch(self) -> int:
+        return self._buffer.shape[1]
+
+    def append(
+        self,
+        key: Float[Tensor, "batch head n_new d_head"],
+        value: Float[Tensor, "batch head n_new d_head"],
+    ) -> tuple[Float[Tensor, "batch head n d_head"], Float[Tensor, "batch head n d_head"]]:
+        """Append keys and values; return all of them."""
+        self._check(key)
+        start, self.length = self.length, self.length + key.shape[2]
+        new = torch.stack((key, value))
+        if torch.is_grad_enabled() or (self._history is not None and self._history.requires_grad):
+            # Not in place: autograd may have saved what is there.
+            past = self._buffer[:, :, :, :start] if self._history is None else self._history
+            self._history = torch.cat((past, new), dim=3)
+            key, value = self._history
+            return key, value
+        if self.length > self._buffer.shape[3] or self._history is not None:
+            self._move_to_buffer(start)
+        self._buffer[:, :, :, start : self.length] = new
+        return self._buffer[0, :, :, : self.length], self._buffer[1, :, :, : self.length]
+
+    def reorder(self, index: Int[Tensor, " new_batch"]) -> None:
+        """Replace sentence i by sentence index[i]: for beam search, or to drop sentences."""
+        if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+            raise ArgumentError(
+                f"index must be an int tensor [new_batch]; got {index.dtype} {list(index.shape)}"
+            )
+        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self.batch:
+            raise ArgumentError(
+                f"index must be of sentences 0 to {self.batch - 1}; "
+                f"got {int(index.min())} to {int(index.max())}"
+            )
+        index = index.to(self._buffer.device)
+        if self._history is not None:
+            self._history = self._history.index_select(1, index)
+        self._buffer = self._buffer.index_select(1, index)
+
+    def _move_to_buffer(self, length: int) -> None:
+        """Copy the positions so far to a buffer that is large enough."""
+        past = self._buffer if self._history is None else self._history
+        size = self._buffer.shape[3]
+        if self.length > size:
+            size = max(self.length, 2 * size)
+            self._buffer = past.new_empty(*past.shape[:3], size, past.shape[4])
+        self._buffer[:, :, :, :length] = past[:, :, :, :length]
+        self._history = None
+
+    def _check(self, key: Tensor) -> None:
+        if key.shape[0] != self.batch:
+            raise ArgumentError(
+                f"x must have the state's batch, {self.batch}; got {key.shape[0]} "
+                "(state.reorder selects sentences)"
+            )
+        if key.dtype != self._buffer.dtype or key.device != self._buffer.device:
+            if self.length > 0:
+                raise ArgumentError(
+                    f"x must give keys like the state's, {self._buffer.dtype} on "
+                    f"{self._buffer.device}; got {key.dtype} on {key.device}"
+                )
+            # Under autocast the projections choose the dtype.
+            self._buffer = self._buffer.to(dtype=key.dtype, device=key.device)
+        if self.max_length is not None and self.length + key.shape[2] > self.max_length:
+            raise ArgumentError(
+                f"the state holds max_length={self.max_length} positions; got {self.length} + "
+                f"{key.shape[2]} (new_state(batch, max_length=None) grows)"
+            )

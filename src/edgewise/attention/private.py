@@ -1,0 +1,160 @@
+"""PyTorch's private functions: every call to one is in this file.
+
+`has_flash` tells whether this PyTorch has the fused CPU kernels as they are called here; where it
+has not, the `blockwise` backend is not available.
+
+Undocumented behaviour of the fused kernels (each has a test in tests/unit/test_private.py):
+- a last dimension that is not contiguous gives wrong numbers;
+- no queries or no keys ends the process;
+- a mask must be additive and of the query's dtype;
+- a row whose keys are all masked has log-sum-exp 0, not -inf;
+- a row of NaN queries may give zeros with log-sum-exp 0 if there are fewer keys than a vector
+  register of the CPU holds.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.utils import _pytree
+
+VECTOR = 16  # float32 values in the widest register, of AVX-512
+
+
+def _has_flash() -> bool:
+    inputs = ["query", "key", "value"]
+    options = ["dropout_p", "is_causal", "attn_mask", "scale"]
+    known = {
+        "_scaled_dot_product_flash_attention_for_cpu": [*inputs, *options],
+        "_scaled_dot_product_flash_attention_for_cpu_backward": [
+            *["grad_out", *inputs, "out", "logsumexp"],
+            *options,
+        ],
+    }
+    for name, arguments in known.items():
+        operator = getattr(torch.ops.aten, name, None)
+        if operator is None:
+            return False
+        if [argument.name for argument in operator.default._schema.arguments] != arguments:
+            return False
+    return True
+
+
+HAS_FLASH = _has_flash()
+
+
+def has_flash(device: torch.device) -> bool:
+    """Return whether the fused kernels exist for tensors of this device."""
+    return HAS_FLASH and device.type == "cpu"
+
+
+def additive(
+    mask: Bool[Tensor, "#batch #head #n_query #n_key"], dtype: torch.dtype
+) -> Float[Tensor, "#batch #head #n_query #n_key"]:
+    """Return 0 where a query may attend and -inf elsewhere, to be added to logits."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
+
+
+def flash(
+    query: Float[Tensor, "batch head n_query d_head"],
+    key: Float[Tensor, "batch head n_key d_head"],
+    value: Float[Tensor, "batch head n_key d_head"],
+    mask: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
+    scale: float,
+) -> tuple[Float[Tensor, "batch head n_query d_head"], Float[Tensor, "batch head n_query"]]:
+    """Return plain attention and its log-sum-exp, -inf where a query may attend nothing."""
+    assert query.shape[2] > 0 and key.shape[2] > 0
+    bias = None if mask is None else additive(mask, query.dtype)
+    output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, False, attn_mask=bias, scale=scale
+    )
+    if mask is not None:
+        dead = ~mask.any(-1)
+        logsumexp = logsumexp.masked_fill(dead, -math.inf)
+        output = output.masked_fill(dead[..., None], 0.0)
+    return output, logsumexp
+
+
+def flash_backward(
+    grad: Float[Tensor, "batch head n_query d_head"],
+    query: Float[Tensor, "batch head n_query d_head"],
+    key: Float[Tensor, "batch head n_key d_head"],
+    value: Float[Tensor, "batch head n_key d_head"],
+    output: Float[Tensor, "batch head n_query d_head"],
+    logsumexp: Float[Tensor, "batch head n_query"],
+    mask: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value for weights exp(logits - logsumexp).
+
+    With the output and log-sum-exp of a softmax over more keys, the result is the share of these
+    keys in its gradient.
+    """
+    assert query.shape[2] > 0 and key.shape[2] > 0
+    bias = None if mask is None else additive(mask, query.dtype)
+    grads: tuple[Tensor, Tensor, Tensor] = (
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *(grad, query, key, value, output, logsumexp),
+            *(0.0, False),
+            attn_mask=bias,
+            scale=scale,
+        )
+    )
+    return grads
+
+
+def softmax_backward_(
+    grad: Float[Tensor, "*rows n_key"], weights: Float[Tensor, "*rows n_key"]
+) -> Float[Tensor, "*rows n_key"]:
+    """Replace the gradient of softmax weights by that of their logits, in place."""
+    if HAS_SOFTMAX_BACKWARD:
+        torch.ops.aten._softmax_backward_data.out(grad, weights, -1, weights.dtype, grad_input=grad)
+        return grad
+    return grad.sub_((grad * weights).sum(-1, keepdim=True)).mul_(weights)
+
+
+def _has_softmax_backward() -> bool:
+    operator = getattr(torch.ops.aten, "_softmax_backward_data", None)
+    arguments = ["grad_output", "output", "dim", "input_dtype", "grad_input"]
+    if operator is None or "out" not in operator.overloads():
+        return False
+    return [argument.name for argument in operator.out._schema.arguments] == arguments
+
+
+HAS_SOFTMAX_BACKWARD = _has_softmax_backward()
+
+
+def register_pytree(
+    cls: type[Any],
+    flatten: Callable[[Any], tuple[list[Any], Any]],
+    unflatten: Callable[[Iterable[Any], Any], Any],
+) -> None:
+    """Register a class as a pytree; the context is (names of the leaves, (name, value) pairs)."""
+
+    def flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        leaves, context = flatten(x)
+        return list(zip(map(_pytree.GetAttrKey, context[0]), leaves, strict=True)), context
+
+    _pytree.register_pytree_node(
+        cls,
+        flatten,
+        unflatten,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        flatten_with_keys_fn=flatten_with_keys,
+        to_dumpable_context=lambda context: context,
+        from_dumpable_context=lambda dumped: (tuple(dumped[0]), tuple(map(tuple, dumped[1]))),
+    )
+
+
+def is_transforming() -> bool:
+    """Return whether a transformation of torch.func is active: grad, vmap, jacrev, …"""
+    return torch._C._are_functorch_transforms_active()
+
+
+def is_batched(x: Tensor) -> bool:
+    """Return whether a gradient is one of a batch: is_grads_batched, vectorised Jacobians."""
+    functorch = torch._C._functorch
+    return functorch.is_legacy_batchedtensor(x) or functorch.is_batchedtensor(x)

@@ -1,0 +1,482 @@
+"""What attention promises beyond its values: padding, precision, modes, transformations, export."""
+
+import ast
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import METHODS, Inputs, assert_same, run
+from graph_inputs import GraphInputs
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import edgewise.attention
+from edgewise import (
+    Additive,
+    EdgeLabels,
+    EdgeList,
+    EdgeVectors,
+    RelationAttention,
+    RelativePositions,
+    relation_attention,
+)
+from edgewise.attention import backends, composite, edge_ops
+from edgewise.attention.backends.blockwise import passes
+from edgewise.attention.inputs import normalise
+
+pytestmark = pytest.mark.unhooked  # dispatch modes, torch.func and export do not go through a hook
+
+FOLDER = Path(edgewise.attention.__file__).parent
+
+
+# Padding
+
+
+def padded(relations: str, n: int, method: str, causal: bool) -> tuple[Inputs | GraphInputs, Any]:
+    lengths = torch.tensor([n, n - 3])
+    mask = (torch.arange(n) < lengths[:, None])[:, None, None, :]
+    if relations == "positions":
+        inputs = Inputs(2, 3, n, n, 4, RelativePositions(2), mask=mask, causal=causal)
+        return inputs, inputs.tensors
+    if relations == "none":
+        inputs = Inputs(2, 3, n, n, 4, None, mask=mask, causal=causal)
+        return inputs, inputs.tensors
+    graph = GraphInputs(
+        relations, "additive" if method == "nonlinear" else "dot", n_query=n, n_key=n
+    )
+    graph.mask, graph.causal = mask, causal
+    return graph, graph.leaves
+
+
+PADDED = [
+    *(("positions", n, method) for n in (11, 300) for method in ("reference", *METHODS)),
+    *(("positions", 800, "auto"), ("none", 11, "sdpa"), ("none", 800, "sdpa")),
+    *(("labels", 11, method) for method in ("reference", "gather", "chunked_gather", "nonlinear")),
+    *(("vectors", 11, method) for method in ("reference", "gather", "nonlinear")),
+]
+
+
+@pytest.mark.parametrize(("relations", "n", "method"), PADDED)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_padding_does_not_matter_whatever_it_contains(
+    relations: str, n: int, method: str, causal: bool, value: float
+) -> None:
+    inputs, tensors = padded(relations, n, method, causal)
+    expected = inputs.results(method)
+    for name in ("key", "value"):
+        tensors[name] = tensors[name].clone()
+        tensors[name][1, :, -3:] = value
+    assert_same(inputs.results(method), expected)
+
+
+@pytest.mark.parametrize("offset", [4, torch.tensor([4, 2])])
+@pytest.mark.parametrize("method", ["reference", "gather", "chunked_gather", "blockwise"])
+def test_keys_after_the_last_query_do_not_matter(offset: int | Tensor, method: str) -> None:
+    inputs = Inputs(2, 3, 5, 20, 4, RelativePositions(2, query_offset=offset), causal=True)
+    expected = run(inputs, method)
+    for name in ("key", "value"):
+        inputs.tensors[name] = inputs.tensors[name].clone()
+        inputs.tensors[name][:, :, 9:] = torch.nan
+    assert_same(run(inputs, method), expected)
+
+
+@pytest.mark.parametrize("method", ["reference", *METHODS])
+@pytest.mark.parametrize("n", [9, 40])
+@pytest.mark.parametrize("relations", [RelativePositions(2), None])
+def test_a_key_does_not_influence_the_weights_of_queries_that_may_not_attend_it(
+    method: str, n: int, relations: RelativePositions | None
+) -> None:
+    mask = torch.ones(n, n, dtype=torch.bool)
+    mask[: n // 2, 5] = False
+    inputs = Inputs(1, 2, n, n, 4, relations, mask=mask)
+    expected = run(inputs, method)["output"]
+    inputs.tensors["key"] = inputs.tensors["key"].clone()
+    inputs.tensors["key"][:, :, 5] = torch.nan
+    output = run(inputs, method)["output"]
+    torch.testing.assert_close(output[:, :, : n // 2], expected[:, :, : n // 2])
+    assert output[:, :, n // 2 :].isnan().all()
+
+
+# Precision
+
+
+@pytest.mark.parametrize("table", ["key_table", "value_table"])
+@pytest.mark.parametrize("row", [0, -1])
+@pytest.mark.parametrize(("n", "method"), [(40, "diagonal"), (300, "blockwise"), (900, "auto")])
+def test_a_large_row_does_not_disturb_queries_that_do_not_use_it(
+    n: int, method: str, row: int, table: str
+) -> None:
+    inputs = Inputs(1, 2, n, n, 16, RelativePositions(8), dtype=torch.float32)
+    inputs.tensors[table][row] = 1e6
+    # Queries near the beginning have no key 8 positions before them; those at the end none after.
+    unused = slice(0, 8) if row == 0 else slice(n - 8, n)
+    inputs.grad[:, :, [i for i in range(n) if not unused.start <= i < unused.stop]] = 0
+    found, truth = run(inputs, method), run(inputs, "reference", torch.float64)
+    for name in ("output", "query"):
+        torch.testing.assert_close(
+            found[name][:, :, unused].double(), truth[name][:, :, unused], rtol=1e-4, atol=5e-6
+        )
+
+
+def test_half_precision_products_are_scaled_before_they_overflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(composite, "product_dtype", lambda query: query.dtype)  # as on a GPU
+    inputs = Inputs(1, 1, 3, 3, 64, RelativePositions(1), dtype=torch.float16)
+    for name in ("query", "key"):
+        inputs.tensors[name] = torch.full_like(inputs.tensors[name], 40.0)
+    assert 40.0 * 40.0 * 64 > torch.finfo(torch.float16).max
+    assert inputs.output("gather").isfinite().all()
+
+
+# Gradients of the scale, and derivatives of higher order
+
+
+@pytest.mark.parametrize("method", ["reference", *METHODS, "auto"])
+def test_a_scale_that_is_a_tensor_gets_its_gradient(method: str) -> None:
+    inputs = Inputs(2, 3, 7, 7, 4, RelativePositions(2))
+    scale = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(inputs.output(method, scale=scale), inputs.output(scale=0.3))
+    assert torch.autograd.gradcheck(lambda s: inputs.output(method, scale=s), scale)
+
+
+@pytest.mark.parametrize("n", [5, 800])
+def test_a_layer_has_second_derivatives_by_any_method(n: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, n, 6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for method in ("auto", "gather"):
+        torch.manual_seed(1)
+        layer = RelationAttention(6, 2, max_distance=2, method=method).double()
+        (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), x)[0])
+    torch.testing.assert_close(*found)
+
+
+def attend(kind: str) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """A function of tensors only, and these."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3)]
+    tensors += [torch.randn(5, 4, dtype=torch.float64) for _ in range(2)]
+    relations: Any = {
+        "positions": RelativePositions(2),
+        "labels": EdgeLabels(torch.randint(-1, 5, (5, 5))),
+        "edges": EdgeList(*torch.randint(5, (2, 9)), torch.randint(-1, 5, (9,))),
+        "vectors": EdgeVectors(*torch.randn(2, 5, 5, 4, dtype=torch.float64)),
+    }[kind.split(",")[0]]
+    if kind == "vectors":
+        tensors = tensors[:3]
+    names = ("query", "key", "value", "key_table", "value_table")
+
+    def function(*given: Tensor) -> Tensor:
+        arguments = dict(zip(names, given, strict=False))
+        if kind.endswith("additive"):
+            arguments["compatibility"] = Additive(given[3][0])
+        return relation_attention(relations=relations, **arguments)
+
+    return function, tensors
+
+
+KINDS = ["positions", "labels", "edges", "vectors", "positions, additive", "edges, additive"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torch_func_differentiates_every_relation(kind: str) -> None:
+    function, tensors = attend(kind)
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    expected = torch.autograd.grad(function(*leaves).square().sum(), leaves)
+
+    def loss(*given: Tensor) -> Tensor:
+        return function(*given).square().sum()
+
+    every = tuple(range(len(tensors)))
+    for actual, each in zip(torch.func.grad(loss, every)(*tensors), expected, strict=True):
+        torch.testing.assert_close(actual, each)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_per_sample_are_those_of_each_sample(kind: str) -> None:
+    function, (query, *rest) = attend(kind)
+    queries = torch.stack([query, query + 1, query * 2])
+
+    def loss(query: Tensor, table: Tensor) -> Tensor:
+        return function(query, *rest[:-1], table).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss, (0, 1)), (0, None))(queries, rest[-1])
+    for i, each in enumerate(queries):
+        for actual, expected in zip(
+            found, torch.func.grad(loss, (0, 1))(each, rest[-1]), strict=True
+        ):
+            torch.testing.assert_close(actual[i], expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jacobians_are_those_of_single_rows(kind: str) -> None:
+    function, (query, *rest) = attend(kind)
+
+    def output(query: Tensor) -> Tensor:
+        return function(query[None, None].expand(2, 3, 5, 4), *rest)[0, 0]
+
+    row = query[0, 0]
+    expected = torch.autograd.functional.jacobian(output, row)
+    torch.testing.assert_close(torch.func.jacrev(output)(row), expected)
+    vectorised = torch.autograd.functional.jacobian(output, row, vectorize=True)
+    torch.testing.assert_close(vectorised, expected)
+
+
+# Modes
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fake_tensors_give_shapes_and_leave_nothing_behind(method: str) -> None:
+    inputs = Inputs(2, 3, 19, 19, 4, RelativePositions(2))
+    with FakeTensorMode() as mode:
+        fake = {name: mode.from_tensor(x).requires_grad_() for name, x in inputs.tensors.items()}
+        output = inputs.output(method, **fake)
+        assert output.shape == (2, 3, 19, 4)
+        grads = torch.autograd.grad(output.sum(), list(fake.values()))
+    for name, grad in zip(fake, grads, strict=True):
+        assert grad.shape == inputs.tensors[name].shape
+    assert_same(run(inputs, method), run(inputs, "reference"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_another_default_device_changes_nothing(method: str) -> None:
+    inputs = Inputs(2, 3, 21, 21, 4, RelativePositions(2), causal=True)
+    with torch.device("meta"):
+        inside = run(inputs, method)
+    assert_same(inside, run(inputs, "reference"))
+    assert_same(run(inputs, method), run(inputs, "reference"))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the largest tensor that an operator returns, and how many operators run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = self.operators = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.operators += 1
+        for x in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(x, Tensor) and x.is_floating_point():
+                self.numbers = max(self.numbers, x.numel())
+        return result
+
+
+def test_a_mask_between_all_positions_takes_no_quadratic_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passes, "MASK_EDGES", 2**12)
+    n = 2048
+    inputs = Inputs(1, 1, n, n, 2, RelativePositions(4), mask=torch.ones(n, n).bool())
+    with LargestTensor() as largest:
+        run(inputs, "blockwise")
+    assert largest.numbers <= n * 512  # windows are 256 queries wide
+
+
+def test_without_kernels_an_edge_list_does_not_loop_over_batch_and_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(edge_ops, "has_kernels", lambda device: False)
+    counts = []
+    for batch in (1, 8):
+        query, key, value = torch.randn(3, batch, 4, 6, 3)
+        table = torch.randn(5, 3, requires_grad=True)
+        edges = EdgeList(*torch.randint(6, (2, 11)), torch.randint(5, (11,)))
+        with LargestTensor() as largest:
+            relation_attention(
+                *(query, key, value, edges), key_table=table, value_table=table
+            ).sum().backward()
+        counts.append(largest.operators)
+    assert counts[0] == counts[1]
+
+
+# Which backend
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_causal_layer_without_tables_runs_fused_attention(dropout: float, device: str) -> None:
+    query, key, value = torch.empty(3, 2, 4, 9, 8, device=device)
+    positions = RelativePositions(0)
+    inputs = normalise(query, key, value, positions, causal=True, dropout=dropout)
+    assert backends.cheapest(inputs).name == "sdpa"
+
+
+def test_private_functions_of_pytorch_are_called_in_one_file_only() -> None:
+    pattern = re.compile(r"torch\._(?!_)|torch\.ops\.aten|functorch|_pytree")
+    for path in sorted(FOLDER.rglob("*.py")):
+        if path.name == "private.py":
+            continue
+        code = ast.unparse(_without_docstrings(ast.parse(path.read_text())))
+        assert not pattern.findall(code), path
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            if isinstance(body[0].value, ast.Constant):
+                body[0].value = ast.Constant("")
+    return tree
+
+
+# The cache of a decoder
+
+
+def test_a_state_with_max_length_keeps_its_buffer_with_gradients_enabled() -> None:
+    torch.manual_seed(0)
+    layer = RelationAttention(6, 2, max_distance=2).double()
+    x = torch.randn(2, 9, 6, dtype=torch.float64)
+    expected = layer(x, causal=True)
+    state = layer.new_state(2, max_length=9)
+    buffer = state._buffer
+    outputs = [layer(x[:, :4], state=state)]  # with gradients
+    with torch.no_grad():
+        outputs += [layer(x[:, i : i + 1], state=state) for i in range(4, 7)]
+    outputs.append(layer(x[:, 7:8], state=state))
+    with torch.no_grad():
+        outputs.append(layer(x[:, 8:], state=state))
+    assert state._buffer is buffer
+    torch.testing.assert_close(torch.cat(outputs, dim=1), expected)
+
+
+# Export
+
+
+LAYERS = {
+    "positions": {"max_distance": 3},
+    "positions, a table per head": {"max_distance": 3, "per_head": True},
+    "plain": {},
+    "one label": {"max_distance": 0},
+}
+
+
+@pytest.mark.parametrize("settings", LAYERS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_exported_program_takes_all_lengths_and_can_be_trained(
+    settings: str, causal: bool
+) -> None:
+    torch.manual_seed(0)
+    layer = RelationAttention(6, 2, **LAYERS[settings]).double()
+
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return self.layer(x, mask=mask, causal=causal)
+
+    length = torch.export.Dim("length", min=2, max=700)
+    x, mask = torch.randn(2, 9, 6).double(), torch.ones(2, 9).bool()
+    program = torch.export.export(
+        Whole(), (x, mask), dynamic_shapes={"x": {1: length}, "mask": {1: length}}
+    )
+    for n in (2, 3, 40, 700):
+        x, mask = torch.randn(2, n, 6).double(), torch.ones(2, n).bool()
+        mask[1, n // 2 + 1 :] = False
+        module = program.module()
+        expected = Whole()(x, mask)
+        torch.testing.assert_close(module(x, mask), expected)
+        parameters = dict(module.named_parameters())
+        grads = torch.autograd.grad(module(x, mask).square().sum(), list(parameters.values()))
+        wanted = dict(
+            zip(
+                dict(Whole().named_parameters()),
+                torch.autograd.grad(expected.square().sum(), list(layer.parameters())),
+                strict=True,
+            )
+        )
+        for name, grad in zip(parameters, grads, strict=True):
+            torch.testing.assert_close(grad, wanted[name])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_relations_are_inputs_of_an_exported_program(strict: bool) -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, x: Tensor, table: Tensor, labels: EdgeLabels) -> Tensor:
+            return relation_attention(x, x, x, labels, key_table=table)
+
+    x, table = torch.randn(2, 3, 5, 4), torch.randn(6, 4)
+    first, second = (EdgeLabels(torch.randint(6, (5, 5)), n_labels=6) for _ in range(2))
+    program = torch.export.export(Attend(), (x, table, first), strict=strict)
+    torch.testing.assert_close(program.module()(x, table, second), Attend()(x, table, second))
+
+
+# Relations
+
+
+RELATIONS = {
+    "positions": lambda: RelativePositions(2, query_offset=torch.tensor([1, 2])),
+    "labels": lambda: EdgeLabels(torch.tensor([[0, 1], [-1, 2]], dtype=torch.int8)),
+    "edges": lambda: EdgeList(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([2, -1])),
+    "vectors": lambda: EdgeVectors(torch.randn(2, 2, 3), None),
+}
+
+
+@pytest.mark.parametrize("kind", RELATIONS)
+def test_relations_move_to_devices_and_are_pytrees(kind: str) -> None:
+    relation = RELATIONS[kind]()
+    moved = relation.to("meta")
+    assert type(moved) is type(relation)
+    tensors = {name: x for name, x in vars(relation).items() if isinstance(x, Tensor)}
+    assert tensors
+    for name, x in vars(moved).items():
+        if name in tensors:
+            assert x.device.type == "meta" and x.shape == tensors[name].shape
+            assert x.dtype == tensors[name].dtype
+        else:
+            assert x == vars(relation)[name]
+    leaves, spec = torch.utils._pytree.tree_flatten(relation)
+    assert all(a is b for a, b in zip(leaves, tensors.values(), strict=True))
+    again = torch.utils._pytree.tree_unflatten(leaves, spec)
+    assert vars(again).keys() == vars(relation).keys()
+    dumped = torch.utils._pytree.treespec_dumps(spec)
+    assert torch.utils._pytree.treespec_loads(dumped) == spec
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
+def test_labels_keep_a_compact_dtype(dtype: torch.dtype) -> None:
+    labels = torch.randint(-1, 5, (7, 7)).to(dtype)
+    relation = EdgeLabels(labels, n_labels=5)
+    assert relation.labels.dtype == dtype
+    query, key, value = torch.randn(3, 2, 3, 7, 4).double()
+    tables = {name: torch.randn(5, 4).double() for name in ("key_table", "value_table")}
+    for method in ("auto", "gather", "chunked_gather"):
+        output = relation_attention(query, key, value, relation, method=method, **tables)
+        expected = relation_attention(
+            *(query, key, value, EdgeLabels(labels.long())), method="reference", **tables
+        )
+        torch.testing.assert_close(output, expected)
+
+
+def test_labels_with_their_number_need_no_values() -> None:
+    labels = EdgeLabels(torch.empty(4, 4, dtype=torch.int16, device="meta"), n_labels=9)
+    assert labels.n_labels == 9
+
+
+def test_relations_are_built_inside_a_compiled_graph() -> None:
+    def attend(x: Tensor, table: Tensor, labels: Tensor, ends: Tensor) -> Tensor:
+        by_label = relation_attention(
+            x, x, x, EdgeLabels(labels, n_labels=5), key_table=table, value_table=table
+        )
+        by_distance = relation_attention(x, x, x, RelativePositions(2), key_table=table)
+        edges = EdgeList(ends[0], ends[1], labels.flatten()[: ends.shape[1]])
+        along = relation_attention(x, x, x, edges, key_table=table, value_table=table)
+        return by_label + by_distance + along
+
+    torch.manual_seed(0)
+    arguments = (
+        *(torch.randn(2, 3, 6, 4).double(), torch.randn(5, 4).double()),
+        *(torch.randint(-1, 5, (6, 6)), torch.randint(6, (2, 8))),
+    )
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*arguments), attend(*arguments))
