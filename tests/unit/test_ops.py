@@ -15,7 +15,7 @@ _EDGES = "Tensor rows, Tensor columns, Tensor csc_permutation, SymInt n_row"
 SCHEMAS = {
     "diagonal_v1": (
         f"{_TENSORS}, Tensor? allowed, SymInt max_distance, bool causal, float scale, "
-        "bool may_be_empty",
+        "bool may_be_empty, bool subtracts_first",
         3,
     ),
     "blockwise_v1": (
@@ -28,11 +28,6 @@ SCHEMAS = {
     ),
     "edge_products_v1": (f"Tensor x, Tensor y, {_EDGES}", 1),
     "edge_sums_v1": (f"Tensor weights, Tensor y, {_EDGES}", 1),
-    "nonlinear_logits_v1": (
-        "Tensor query, Tensor key, Tensor? vectors, Tensor? table, Tensor? u, Tensor? labels, "
-        "Tensor? rows, Tensor? columns, float scale",
-        1,
-    ),
 }
 
 
@@ -62,11 +57,14 @@ def samples() -> dict[str, tuple[str, tuple[object, ...]]]:
     labels = torch.randint(-1, 6, (5, 7))
     rows, columns = torch.tensor([0, 0, 1, 3, 3, 3]), torch.tensor([1, 2, 0, 0, 2, 4])
     edges = (rows, columns, columns.argsort(stable=True))
-    u = random(3, 4)
     return {
         "diagonal": (
             "diagonal_v1",
-            (*sequence(9, 9), random(5, 4), random(5, 4), None, 2, False, 0.5, False),
+            (*sequence(9, 9), random(5, 4), random(5, 4), None, 2, False, 0.5, False, False),
+        ),
+        "diagonal, first row subtracted": (
+            "diagonal_v1",
+            (*sequence(9, 9), random(5, 4), random(5, 4), None, 2, False, 0.5, False, True),
         ),
         "diagonal, causal, masked, tables per head": (
             "diagonal_v1",
@@ -74,12 +72,12 @@ def samples() -> dict[str, tuple[str, tuple[object, ...]]]:
                 *(x.transpose(0, 1).contiguous().detach().requires_grad_() for x in sequence(9, 9)),
                 *(random(3, 5, 4), random(3, 5, 4)),
                 padding(9).transpose(0, 1) & torch.ones(9, 9).tril().bool(),
-                *(2, True, 0.5, True),
+                *(2, True, 0.5, True, True),
             ),
         ),
         "diagonal, keys only, short": (
             "diagonal_v1",
-            (*sequence(3, 3), random(9, 4), None, None, 4, False, 0.5, False),
+            (*sequence(3, 3), random(9, 4), None, None, 4, False, 0.5, False, False),
         ),
         "blockwise": (
             "blockwise_v1",
@@ -99,24 +97,6 @@ def samples() -> dict[str, tuple[str, tuple[object, ...]]]:
         ),
         "edge products": ("edge_products_v1", (random(6, 4, 3), random(6, 5, 3), *edges, 4)),
         "edge sums, shared": ("edge_sums_v1", (random(6, 6), random(1, 5, 3), *edges, 4)),
-        "additive logits": (
-            "nonlinear_logits_v1",
-            (
-                *(*sequence(5, 7)[:2], None, random(3, 7, 4), u, labels[None], None, None),
-                0.5,
-            ),
-        ),
-        "gated logits of vectors": (
-            "nonlinear_logits_v1",
-            (*sequence(5, 7)[:2], random(1, 3, 5, 7, 4), *[None] * 5, 0.5),
-        ),
-        "additive logits of edges": (
-            "nonlinear_logits_v1",
-            (
-                *(*sequence(5, 7)[:2], None, random(7, 4), u),
-                *(torch.randint(-1, 6, (6,)), rows, columns, 0.5),
-            ),
-        ),
     }
 
 

@@ -130,7 +130,7 @@ def test_half_precision_products_are_scaled_before_they_overflow(
     inputs = Inputs(1, 1, 3, 3, 64, RelativePositions(1), dtype=torch.float16)
     for name in ("query", "key"):
         inputs.tensors[name] = torch.full_like(inputs.tensors[name], 40.0)
-    assert 40.0 * 40.0 * 64 > torch.finfo(torch.float16).max
+    assert torch.finfo(torch.float16).max < 40.0 * 40.0 * 64
     assert inputs.output("gather").isfinite().all()
 
 
@@ -311,7 +311,7 @@ def test_a_causal_layer_without_tables_runs_fused_attention(dropout: float, devi
 
 
 def test_private_functions_of_pytorch_are_called_in_one_file_only() -> None:
-    pattern = re.compile(r"torch\._(?!_)|torch\.ops\.aten|functorch|_pytree")
+    pattern = re.compile(r"torch\._(?!_)|torch\.ops\.aten|functorch|\b_pytree")
     for path in sorted(FOLDER.rglob("*.py")):
         if path.name == "private.py":
             continue
@@ -321,10 +321,9 @@ def test_private_functions_of_pytorch_are_called_in_one_file_only() -> None:
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            if isinstance(body[0].value, ast.Constant):
-                body[0].value = ast.Constant("")
+        match getattr(node, "body", None):
+            case [ast.Expr(value=ast.Constant()) as docstring, *_]:
+                docstring.value = ast.Constant("")
     return tree
 
 

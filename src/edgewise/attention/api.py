@@ -1,30 +1,31 @@
 """`relation_attention`: normalise the arguments, choose a backend, run it."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from edgewise.attention.backends import cheapest, reference, requested
 from edgewise.attention.compatibility import Compatibility
 from edgewise.attention.inputs import AttentionInputs, is_autocast_enabled, normalise
 from edgewise.attention.relations import Relation
+from edgewise.attention.shapes import Keys, Queries, Table
 
 
 def relation_attention(
-    query: Float[Tensor, "batch head n_query d_head"],
-    key: Float[Tensor, "batch head n_key d_head"],
-    value: Float[Tensor, "batch head n_key d_head"],
+    query: Queries,
+    key: Keys,
+    value: Keys,
     relations: Relation | None,
     *,
-    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None = None,
-    value_table: Float[Tensor, "*value_head n_value_label d_head"] | None = None,
+    key_table: Table | None = None,
+    value_table: Table | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     causal: bool = False,
     dropout: float = 0.0,
     scale: float | Tensor | None = None,
     compatibility: Compatibility | None = None,
     method: str = "auto",
-) -> Float[Tensor, "batch head n_query d_head"]:
+) -> Queries:
     """Return attention with a vector for every edge (equations 3 and 4 of the paper).
 
     relations: how edges get their vectors: `RelativePositions` and `EdgeLabels` label every edge,
@@ -60,7 +61,7 @@ def relation_attention(
         return run(inputs, method)
 
 
-def run(inputs: AttentionInputs, method: str) -> Float[Tensor, "batch head n_query d_head"]:
+def run(inputs: AttentionInputs, method: str) -> Queries:
     """Run a backend."""
     backend = cheapest(inputs) if method == "auto" else requested(method, inputs)
     if 0 in (*inputs.query.shape, *inputs.key.shape) and backend.name != "sparse":

@@ -10,7 +10,7 @@ docs/attention.md shows one.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -18,14 +18,8 @@ from torch import Tensor
 from edgewise.attention.relations import check_like_query
 from edgewise.errors import ArgumentError
 
-
-class EdgeGradients(NamedTuple):
-    """Gradients for each edge, not yet summed over what edges share; None: there is none."""
-
-    query: Tensor
-    key: Tensor
-    edge_key: Tensor | None
-    u: Tensor | None = None
+Ends = Float[Tensor, "*#edges d_head"]  # a vector at an end of each edge
+Logits = Float[Tensor, "*edges"]
 
 
 class Compatibility:
@@ -41,13 +35,7 @@ class Compatibility:
         """Return the shape of each field in a layer with these sizes."""
         return {}
 
-    def logits(
-        self,
-        query: Float[Tensor, "*#edges d_head"],
-        key: Float[Tensor, "*#edges d_head"],
-        edge_key: Float[Tensor, "*#edges d_head"] | None,
-        scale: float,
-    ) -> Float[Tensor, "*edges"]:
+    def logits(self, query: Ends, key: Ends, edge_key: Ends | None, scale: float) -> Logits:
         """Return e_ij of some edges, by differentiable operations.
 
         All arguments are [batch, head, …, d_head] and broadcast; edge_key None means zeros.
@@ -72,13 +60,7 @@ class DotProduct(Compatibility):
 
     is_linear_in_query: ClassVar[bool] = True
 
-    def logits(
-        self,
-        query: Float[Tensor, "*#edges d_head"],
-        key: Float[Tensor, "*#edges d_head"],
-        edge_key: Float[Tensor, "*#edges d_head"] | None,
-        scale: float,
-    ) -> Float[Tensor, "*edges"]:
+    def logits(self, query: Ends, key: Ends, edge_key: Ends | None, scale: float) -> Logits:
         keys = key if edge_key is None else key + edge_key
         return scale * (query * keys).sum(-1)
 
@@ -91,7 +73,6 @@ class Additive(Compatibility):
     torch.Size([4])
     """
 
-    name: ClassVar[str] = "additive"
     u: Float[Tensor, "*head d_head"]
 
     def __post_init__(self) -> None:
@@ -103,30 +84,12 @@ class Additive(Compatibility):
     def parameter_shapes(cls, heads: int, d_head: int) -> dict[str, tuple[int, ...]]:
         return {"u": (heads, d_head)}
 
-    def logits(
-        self,
-        query: Float[Tensor, "*#edges d_head"],
-        key: Float[Tensor, "*#edges d_head"],
-        edge_key: Float[Tensor, "*#edges d_head"] | None,
-        scale: float,
-    ) -> Float[Tensor, "*edges"]:
+    def logits(self, query: Ends, key: Ends, edge_key: Ends | None, scale: float) -> Logits:
         total = query + key
-        total = total if edge_key is None else total + edge_key
+        activation = (total if edge_key is None else total + edge_key).tanh_()
         if self.u.dim() == 1:
-            return total.tanh() @ self.u
-        return (total.tanh() * self._broadcast_u(query.dim())).sum(-1)
-
-    def gradients(
-        self, query: Tensor, key: Tensor, edge_key: Tensor | None, scale: float, grad: Tensor
-    ) -> EdgeGradients:
-        """Return the gradients of `logits`, without autograd."""
-        total = query + key
-        total = (total if edge_key is None else total + edge_key).tanh_()
-        u = self._broadcast_u(query.dim())
-        grad_u = (total * grad[..., None]).sum_to_size(u.shape).view(self.u.shape)
-        # d tanh = 1 - tanh^2
-        grad_total = total.square_().neg_().add_(1).mul_(grad[..., None]).mul_(u)
-        return EdgeGradients(grad_total, grad_total, grad_total, grad_u)
+            return activation @ self.u
+        return (activation * self._broadcast_u(query.dim())).sum(-1)
 
     def check(self, query: Tensor) -> None:
         _, heads, _, d_head = query.shape
@@ -147,30 +110,11 @@ class Additive(Compatibility):
 class Gated(Compatibility):
     """e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd): an edge opens and closes features of the key."""
 
-    name: ClassVar[str] = "gated"
     is_linear_in_query: ClassVar[bool] = True
 
-    def logits(
-        self,
-        query: Float[Tensor, "*#edges d_head"],
-        key: Float[Tensor, "*#edges d_head"],
-        edge_key: Float[Tensor, "*#edges d_head"] | None,
-        scale: float,
-    ) -> Float[Tensor, "*edges"]:
+    def logits(self, query: Ends, key: Ends, edge_key: Ends | None, scale: float) -> Logits:
         gated = key if edge_key is None else key * (2 * edge_key.sigmoid())
         return scale * (query * gated).sum(-1)
-
-    def gradients(
-        self, query: Tensor, key: Tensor, edge_key: Tensor | None, scale: float, grad: Tensor
-    ) -> EdgeGradients:
-        """Return the gradients of `logits`, without autograd."""
-        assert edge_key is not None  # `simplified` replaces it by the dot product
-        grad = (scale * grad)[..., None]
-        gate = edge_key.sigmoid()
-        grad_key = grad * query
-        grad_edge = grad_key * key * (2 * gate * (1 - gate))
-        gate = 2 * gate
-        return EdgeGradients(gate * key * grad, grad_key * gate, grad_edge)
 
     def simplified(self, *, has_edge_keys: bool) -> Compatibility:
         return self if has_edge_keys else DotProduct()  # 2 sigmoid(0) = 1

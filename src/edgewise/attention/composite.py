@@ -12,13 +12,14 @@ Autograd, torch.compile and torch.func differentiate all of it.
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.shapes import EdgeMatrix, EdgeVectorTensor, Labels, Mask, Queries, Table
 
 
-def attention(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+def attention(inputs: AttentionInputs) -> Queries:
     """Return equations 3 and 5 for a relation with an edge between all queries and keys."""
     work = product_dtype(inputs.query)
     dtype, inputs = inputs.query.dtype, inputs.cast(work)
@@ -42,7 +43,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def edge_labels(inputs: AttentionInputs) -> Int[Tensor, "*batch n_query n_key"] | None:
+def edge_labels(inputs: AttentionInputs) -> Labels | None:
     """Return the label of every edge; None: no table needs them."""
     relations = inputs.relations
     if relations is None or not relations.has_labels or not inputs.has_tables:
@@ -51,10 +52,8 @@ def edge_labels(inputs: AttentionInputs) -> Int[Tensor, "*batch n_query n_key"] 
 
 
 def edge_logits(
-    inputs: AttentionInputs,
-    query: Float[Tensor, "batch head n_query d_head"],
-    labels: Int[Tensor, "*batch n_query n_key"] | None,
-) -> Float[Tensor, "batch head n_query n_key"] | None:
+    inputs: AttentionInputs, query: Queries, labels: Labels | None
+) -> EdgeMatrix | None:
     """Return q_i a^K_ij^T of every edge; None: there are no vectors in the keys."""
     relations = inputs.relations
     if relations is None:
@@ -62,14 +61,10 @@ def edge_logits(
     if labels is not None and inputs.key_table is not None:
         return gather_by_label(query, inputs.key_table, labels, relations.has_unlabelled)
     vectors = relations.vectors("edge_key")
-    return None if vectors is None else edge_products(query, vectors)
+    return None if vectors is None else edge_einsum("bhid,{}ijd->bhij", query, vectors)
 
 
-def weighted_sum(
-    inputs: AttentionInputs,
-    weights: Float[Tensor, "batch head n_query n_key"],
-    labels: Int[Tensor, "*batch n_query n_key"] | None,
-) -> Float[Tensor, "batch head n_query d_head"]:
+def weighted_sum(inputs: AttentionInputs, weights: EdgeMatrix, labels: Labels | None) -> Queries:
     """Return equation 3 for weights before dropout."""
     weights = torch.dropout(weights, inputs.dropout, train=True)
     output = weights.to(inputs.value.dtype) @ inputs.value
@@ -81,26 +76,18 @@ def weighted_sum(
         return output + sum_by_label(weights, table, labels, relations.has_unlabelled)
     vectors = relations.vectors("edge_value")
     if vectors is not None:
-        output = output + edge_sums(weights.to(vectors.dtype), vectors)
+        output = output + edge_einsum("bhij,{}ijd->bhid", weights.to(vectors.dtype), vectors)
     return output
 
 
-def masked_softmax(
-    logits: Float[Tensor, "batch head n_query n_key"],
-    allowed: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
-) -> Float[Tensor, "batch head n_query n_key"]:
+def masked_softmax(logits: EdgeMatrix, allowed: Mask | None) -> EdgeMatrix:
     """Return the softmax over allowed edges; a query with none gets zeros, not NaN."""
     if allowed is None:
         return logits.softmax(-1)
     return logits.masked_fill(~allowed, -math.inf).softmax(-1).masked_fill(~allowed, 0.0)
 
 
-def gather_by_label(
-    x: Float[Tensor, "batch head n_query d_head"],
-    table: Float[Tensor, "*head n_label d_head"],
-    labels: Int[Tensor, "*batch n_query n_key"],
-    has_unlabelled: bool,
-) -> Float[Tensor, "batch head n_query n_key"]:
+def gather_by_label(x: Queries, table: Table, labels: Labels, has_unlabelled: bool) -> EdgeMatrix:
     """Return x_i a_ij^T of every edge, gathered from x_i w_l^T of every label; 0 for label -1."""
     by_label = x @ table.mT
     if has_unlabelled:
@@ -109,11 +96,8 @@ def gather_by_label(
 
 
 def sum_by_label(
-    weights: Float[Tensor, "batch head n_query n_key"],
-    table: Float[Tensor, "*head n_label d_head"],
-    labels: Int[Tensor, "*batch n_query n_key"],
-    has_unlabelled: bool,
-) -> Float[Tensor, "batch head n_query d_head"]:
+    weights: EdgeMatrix, table: Table, labels: Labels, has_unlabelled: bool
+) -> Queries:
     """Return sum_j alpha_ij a_ij of every query: weights summed by label, times the table."""
     n_label = table.shape[-2]
     sums = weights.new_zeros(*weights.shape[:3], n_label + has_unlabelled)
@@ -122,7 +106,7 @@ def sum_by_label(
 
 
 def _columns(
-    labels: Tensor, like: Tensor, n_label: int, has_unlabelled: bool
+    labels: Labels, like: Tensor, n_label: int, has_unlabelled: bool
 ) -> Int[Tensor, "batch head n_query n_key"]:
     """Return the column of each edge; edges without a label have one after the last."""
     labels = labels if labels.dtype == torch.int64 else labels.int()
@@ -132,26 +116,9 @@ def _columns(
     return labels.expand(*like.shape[:2], *labels.shape[-2:])
 
 
-def edge_products(
-    x: Float[Tensor, "batch head n_query d_head"],
-    vectors: Float[Tensor, "#batch #head n_query n_key d_head"],
-) -> Float[Tensor, "batch head n_query n_key"]:
-    """Return x_i a_ij^T of every edge."""
-    vectors, letters = _unshared(vectors)
-    return torch.einsum(f"bhid,{letters}ijd->bhij", x, vectors)
-
-
-def edge_sums(
-    weights: Float[Tensor, "batch head n_query n_key"],
-    vectors: Float[Tensor, "#batch #head n_query n_key d_head"],
-) -> Float[Tensor, "batch head n_query d_head"]:
-    """Return sum_j alpha_ij a_ij of every query."""
-    vectors, letters = _unshared(vectors)
-    return torch.einsum(f"bhij,{letters}ijd->bhid", weights, vectors)
-
-
-def _unshared(vectors: Tensor) -> tuple[Tensor, str]:
-    """Return the vectors without batch and head sizes of 1, and the einsum letters of the rest."""
+def edge_einsum(equation: str, x: Tensor, vectors: EdgeVectorTensor) -> Tensor:
+    """Return an einsum in which {} stands for the batch and head of vectors that are not shared."""
     sizes = [(x, size) for x, size in zip("bh", vectors.shape[:2], strict=True) if size > 1]
     letters = "".join(letter for letter, _ in sizes)
-    return vectors.reshape(*(size for _, size in sizes), *vectors.shape[2:]), letters
+    vectors = vectors.reshape(*(size for _, size in sizes), *vectors.shape[2:])
+    return torch.einsum(equation.format(letters), x, vectors)

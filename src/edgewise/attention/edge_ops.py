@@ -19,6 +19,7 @@ from torch.nn.functional import embedding_bag
 from edgewise.attention.edge_list import EdgeList, Edges
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import register
+from edgewise.attention.shapes import EdgeIndex, Queries, Table
 
 CHUNK = 2**23  # edges of all groups, or numbers of their vectors, computed at a time
 
@@ -31,8 +32,8 @@ def has_kernels(device: torch.device) -> bool:
 def sddmm(
     x: Float[Tensor, "group n_row d_head"],
     y: Float[Tensor, "#group n_column d_head"],
-    rows: Int64[Tensor, " edge"],
-    columns: Int64[Tensor, " edge"],
+    rows: EdgeIndex,
+    columns: EdgeIndex,
 ) -> Float[Tensor, "group edge"]:
     """Return x_r y_c^T of every edge (r, c)."""
     n_row, n_column, n_edge = x.shape[1], y.shape[1], len(rows)
@@ -65,8 +66,8 @@ def sddmm(
 def spmm(
     weights: Float[Tensor, "group edge"],
     y: Float[Tensor, "#group n_column d_head"],
-    rows: Int64[Tensor, " edge"],
-    columns: Int64[Tensor, " edge"],
+    rows: EdgeIndex,
+    columns: EdgeIndex,
     n_row: int,
 ) -> Float[Tensor, "group n_row d_head"]:
     """Return the sum of w_rc y_c over the edges of each row r; zeros where there are none."""
@@ -97,9 +98,9 @@ def spmm(
 def transposed_spmm(
     weights: Float[Tensor, "group edge"],
     x: Float[Tensor, "group n_row d_head"],
-    rows: Int64[Tensor, " edge"],
-    columns: Int64[Tensor, " edge"],
-    csc_permutation: Int64[Tensor, " edge"],
+    rows: EdgeIndex,
+    columns: EdgeIndex,
+    csc_permutation: EdgeIndex,
     like: Float[Tensor, "#group n_column d_head"],
 ) -> Float[Tensor, "#group n_column d_head"]:
     """Return the sum of w_rc x_r over the edges of each column c, and over groups that share c."""
@@ -131,7 +132,7 @@ def _edge_chunks(x: Float[Tensor, "group n d_head"], n_edge: int) -> Iterator[sl
         yield slice(start, min(n_edge, start + size))
 
 
-def _offsets(rows: Int64[Tensor, " edge"], n_row: int) -> Int64[Tensor, " ends"]:
+def _offsets(rows: EdgeIndex, n_row: int) -> Int64[Tensor, " ends"]:
     """Return the CSR row pointers: where the edges of each row begin, and the last end."""
     return torch.searchsorted(rows, torch.arange(n_row + 1, device=rows.device))
 
@@ -162,9 +163,9 @@ class ProductArguments(NamedTuple):
 
     x: Float[Tensor, "group n_row d_head"]
     y: Float[Tensor, "#group n_column d_head"]
-    rows: Int64[Tensor, " edge"]
-    columns: Int64[Tensor, " edge"]
-    csc_permutation: Int64[Tensor, " edge"]
+    rows: EdgeIndex
+    columns: EdgeIndex
+    csc_permutation: EdgeIndex
     n_row: int
 
 
@@ -173,9 +174,9 @@ class SumArguments(NamedTuple):
 
     weights: Float[Tensor, "group edge"]
     y: Float[Tensor, "#group n_column d_head"]
-    rows: Int64[Tensor, " edge"]
-    columns: Int64[Tensor, " edge"]
-    csc_permutation: Int64[Tensor, " edge"]
+    rows: EdgeIndex
+    columns: EdgeIndex
+    csc_permutation: EdgeIndex
     n_row: int
 
 
@@ -232,7 +233,7 @@ def edge_sums(
 
 
 def edge_softmax(
-    logits: Float[Tensor, "group edge"], rows: Int64[Tensor, " edge"], n_rows: int
+    logits: Float[Tensor, "group edge"], rows: EdgeIndex, n_rows: int
 ) -> Float[Tensor, "group edge"]:
     """Return the softmax over the edges of each row."""
     groups = logits.shape[0]
@@ -248,7 +249,7 @@ def edge_softmax(
 
 def attend(
     inputs: AttentionInputs, graph: EdgeList, logits: Float[Tensor, "batch head edge"]
-) -> Float[Tensor, "batch head n_query d_head"]:
+) -> Queries:
     """Return equation 3 along the edges of a graph, for logits in the order of `graph.edges`."""
     batch, heads, n_query, _ = inputs.query.shape
     weights = edge_softmax(logits.flatten(0, 1), graph.edges.rows, n_query)
@@ -268,6 +269,6 @@ def per_group(
     return table[None] if table.dim() == 2 else table.repeat(batch, 1, 1)
 
 
-def with_zero_row(table: Float[Tensor, "*head n_label d_head"]) -> Float[Tensor, "*head rows d"]:
+def with_zero_row(table: Table) -> Float[Tensor, "*head rows d"]:
     """Return a table with a row of zeros at its end, for edges without a label."""
     return torch.nn.functional.pad(table, (0, 0, 0, 1))

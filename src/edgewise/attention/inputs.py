@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from edgewise.attention.compatibility import Compatibility, DotProduct
-from edgewise.attention.relations import Relation, check_like_query
+from edgewise.attention.relations import Relation, check_like_query, has_values
+from edgewise.attention.shapes import Keys, Mask, Queries, Table
 from edgewise.errors import ArgumentError
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 LOWERED_BY_AUTOCAST = (torch.float32, torch.bfloat16, torch.float16)
 
 DOT_PRODUCT = DotProduct()
-
-Mask = Bool[Tensor, "#batch #head #n_query #n_key"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +27,12 @@ class AttentionInputs:
     relations is None where a relation would change nothing: then attention is plain.
     """
 
-    query: Float[Tensor, "batch head n_query d_head"]
-    key: Float[Tensor, "batch head n_key d_head"]
-    value: Float[Tensor, "batch head n_key d_head"]
+    query: Queries
+    key: Keys
+    value: Keys
     relations: Relation | None
-    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None
-    value_table: Float[Tensor, "*value_head n_value_label d_head"] | None
+    key_table: Table | None
+    value_table: Table | None
     mask: Mask | None = None
     causal: bool = False
     dropout: float = 0.0
@@ -100,16 +98,21 @@ class AttentionInputs:
     def without_padding(self) -> "AttentionInputs":
         """Return the inputs with zeros for keys and values that no query may attend.
 
-        A product with a weight of zero would spread their NaN and infinity.
+        A product with a weight of zero would spread their NaN and infinity. On CPUs, nothing is
+        copied if there are none.
         """
-        hidden = None if self.mask is None else ~self.mask.any(-2)
+        future = None
         if self.causal and self.relations is not None:
             future = self.relations.future_keys(self.n_query, self.n_key, self.query.device)
-            if future is not None:
-                future = future[:, None] if future.dim() == 2 else future[None, None]
-                hidden = future if hidden is None else hidden | future
-        if hidden is None:
+        if self.mask is None and future is None:
             return self
+        if has_values(self.key) and bool((self.key.sum() + self.value.sum()).isfinite()):
+            return self
+        hidden = None if self.mask is None else ~self.mask.any(-2)
+        if future is not None:
+            future = future[:, None] if future.dim() == 2 else future[None, None]
+            hidden = future if hidden is None else hidden | future
+        assert hidden is not None
         rows = hidden[..., None]
         return self.replace(
             key=self.key.masked_fill(rows, 0.0), value=self.value.masked_fill(rows, 0.0)

@@ -11,8 +11,8 @@ cached by name. tests/unit/test_ops.py has a list of all schemas.
 """
 
 import typing
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -76,26 +76,15 @@ def register(
             for x, y in zip(grads, fake_gradients(*on_meta), strict=True)
         )
 
-    def run_composite_backward(*inputs: Any) -> Results:
-        """Return the gradients by autograd: differentiable, and for batches of gradients."""
-        rest, grad = inputs[n_differentiable:n_arguments], inputs[n_arguments]
-        with torch.enable_grad():
-            # Views, since one tensor may be given as several inputs.
-            leaves = [_leaf(x) for x in inputs[:n_differentiable]]
-            given = [x for x in leaves if x is not None]
-            output = composite(arguments_type(*leaves, *rest))
-            grads = torch.autograd.grad(
-                output, given, grad, create_graph=True, materialize_grads=True
-            )
-        remaining = iter(grads)
-        return tuple(grad.new_empty(0) if x is None else next(remaining) for x in leaves)
-
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         results = output if n_results > 1 else (output,)
         ctx.save_for_backward(*inputs[:n_tensors], *results[first_saved:])
         ctx.numbers = inputs[n_tensors:]
         if n_results > 1:
             ctx.mark_non_differentiable(*results[1:])
+            ctx.set_materialize_grads(
+                False
+            )  # else zeros are made for the results beside the output
 
     def gradients(run: Callable[..., Results], ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # read once: activation checkpointing allows no more
@@ -127,25 +116,32 @@ def register(
 
     class Eager(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            results = run_forward(*inputs)
-            save(ctx, inputs, results)
-            return results
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
+            results = forward(arguments_type(*inputs))
+            ctx.save_for_backward(*inputs[:n_tensors], *results[first_saved:])
+            ctx.numbers = inputs[n_tensors:]
+            return results[0]
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-            differentiates_again = torch.is_grad_enabled() or is_batched(grad)
-            run = run_composite_backward if differentiates_again else run_backward
-            return gradients(run, ctx, grad)
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+            if torch.is_grad_enabled() or is_batched(grad):
+                tensors = ctx.saved_tensors[:n_tensors]
+                grads = autograd_gradients(
+                    lambda *x: composite(arguments_type(*x, *ctx.numbers)), tensors, grad
+                )
+                return *grads, *[None] * len(ctx.numbers)
+            return gradients(run_backward, ctx, grad)
 
-    eager: Callable[..., Any] = Eager.apply
+    eager: Callable[..., Tensor] = Eager.apply
 
     def apply(arguments: Any) -> Tensor:
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling and is_transforming():
             return composite(arguments)
         is_eager = not is_compiling and all(map(_is_plain, arguments[:n_tensors]))
-        results = eager(*arguments) if is_eager else forward_op(*arguments)
+        if is_eager:
+            return eager(*arguments)
+        results = forward_op(*arguments)
         output: Tensor = results[0] if n_results > 1 else results
         return output
 
@@ -164,10 +160,27 @@ def _schema(arguments_type: type[Any]) -> tuple[str, int]:
     return schema, sum(kind.startswith("Tensor") for kind in types)
 
 
-def _leaf(x: Tensor | None) -> Tensor | None:
-    if x is None:
-        return None
-    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+def autograd_gradients(
+    function: Callable[..., Tensor], tensors: Sequence[Tensor | None], grad: Tensor
+) -> list[Tensor | None]:
+    """Return the gradients of a composite function: differentiable, also for batched `grad`.
+
+    There is one for each floating-point tensor, and None for others.
+    """
+    with torch.enable_grad():
+        # Views, since one tensor may be given several times.
+        leaves = [
+            (x.view_as(x) if x.requires_grad else x.detach().requires_grad_()) if is_float(x) else x
+            for x in tensors
+        ]
+        used = [x for x in leaves if is_float(x)]
+        options = {"create_graph": True, "materialize_grads": True}
+        grads = iter(torch.autograd.grad(function(*leaves), used, grad, **options))
+    return [next(grads) if is_float(x) else None for x in leaves]
+
+
+def is_float(x: Tensor | None) -> TypeGuard[Tensor]:
+    return x is not None and x.is_floating_point()
 
 
 def _is_plain(x: Tensor | None) -> bool:

@@ -3,29 +3,30 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from edgewise.attention import composite
 from edgewise.attention.inputs import normalise
 from edgewise.attention.relations import Relation
+from edgewise.attention.shapes import EdgeMatrix, Keys, Queries, Table
 from edgewise.errors import ArgumentError
 
 
 class AttentionParts(NamedTuple):
     """The two terms of every logit (equation 5, scaled; before the mask), and the weights."""
 
-    content: Float[Tensor, "batch head n_query n_key"]
-    relation: Float[Tensor, "batch head n_query n_key"]
-    weights: Float[Tensor, "batch head n_query n_key"]
+    content: EdgeMatrix
+    relation: EdgeMatrix
+    weights: EdgeMatrix
 
 
 def attention_parts(
-    query: Float[Tensor, "batch head n_query d_head"],
-    key: Float[Tensor, "batch head n_key d_head"],
+    query: Queries,
+    key: Keys,
     relations: Relation | None,
     *,
-    key_table: Float[Tensor, "*key_head n_key_label d_head"] | None = None,
+    key_table: Table | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     causal: bool = False,
     scale: float | Tensor | None = None,

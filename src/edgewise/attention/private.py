@@ -17,9 +17,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.utils import _pytree
+
+from edgewise.attention.shapes import Keys, Mask, Queries
+
+LogSumExp = Float[Tensor, "batch head n_query"]
+Rows = Float[Tensor, "*rows n_key"]
 
 VECTOR = 16  # float32 values in the widest register, of AVX-512
 
@@ -27,23 +32,26 @@ VECTOR = 16  # float32 values in the widest register, of AVX-512
 def _has_flash() -> bool:
     inputs = ["query", "key", "value"]
     options = ["dropout_p", "is_causal", "attn_mask", "scale"]
-    known = {
-        "_scaled_dot_product_flash_attention_for_cpu": [*inputs, *options],
-        "_scaled_dot_product_flash_attention_for_cpu_backward": [
-            *["grad_out", *inputs, "out", "logsumexp"],
-            *options,
-        ],
-    }
-    for name, arguments in known.items():
-        operator = getattr(torch.ops.aten, name, None)
-        if operator is None:
-            return False
-        if [argument.name for argument in operator.default._schema.arguments] != arguments:
-            return False
-    return True
+    saved = ["grad_out", *inputs, "out", "logsumexp"]
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    return _has_arguments(name, "default", [*inputs, *options]) and _has_arguments(
+        f"{name}_backward", "default", [*saved, *options]
+    )
+
+
+def _has_softmax_backward() -> bool:
+    arguments = ["grad_output", "output", "dim", "input_dtype", "grad_input"]
+    return _has_arguments("_softmax_backward_data", "out", arguments)
+
+
+def _has_arguments(name: str, overload: str, arguments: list[str]) -> bool:
+    """Return whether PyTorch has this operator with these arguments."""
+    operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    return operator is not None and [x.name for x in operator._schema.arguments] == arguments
 
 
 HAS_FLASH = _has_flash()
+HAS_SOFTMAX_BACKWARD = _has_softmax_backward()
 
 
 def has_flash(device: torch.device) -> bool:
@@ -51,20 +59,14 @@ def has_flash(device: torch.device) -> bool:
     return HAS_FLASH and device.type == "cpu"
 
 
-def additive(
-    mask: Bool[Tensor, "#batch #head #n_query #n_key"], dtype: torch.dtype
-) -> Float[Tensor, "#batch #head #n_query #n_key"]:
+def additive(mask: Mask, dtype: torch.dtype) -> Float[Tensor, "#batch #head #n_query #n_key"]:
     """Return 0 where a query may attend and -inf elsewhere, to be added to logits."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
 
 
 def flash(
-    query: Float[Tensor, "batch head n_query d_head"],
-    key: Float[Tensor, "batch head n_key d_head"],
-    value: Float[Tensor, "batch head n_key d_head"],
-    mask: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
-    scale: float,
-) -> tuple[Float[Tensor, "batch head n_query d_head"], Float[Tensor, "batch head n_query"]]:
+    query: Queries, key: Keys, value: Keys, mask: Mask | None, scale: float
+) -> tuple[Queries, LogSumExp]:
     """Return plain attention and its log-sum-exp, -inf where a query may attend nothing."""
     assert query.shape[2] > 0 and key.shape[2] > 0
     bias = None if mask is None else additive(mask, query.dtype)
@@ -72,22 +74,22 @@ def flash(
         query, key, value, 0.0, False, attn_mask=bias, scale=scale
     )
     if mask is not None:
-        dead = ~mask.any(-1)
-        logsumexp = logsumexp.masked_fill(dead, -math.inf)
-        output = output.masked_fill(dead[..., None], 0.0)
+        empty = ~mask.any(-1)
+        logsumexp = logsumexp.masked_fill(empty, -math.inf)
+        output = output.masked_fill(empty[..., None], 0.0)
     return output, logsumexp
 
 
 def flash_backward(
-    grad: Float[Tensor, "batch head n_query d_head"],
-    query: Float[Tensor, "batch head n_query d_head"],
-    key: Float[Tensor, "batch head n_key d_head"],
-    value: Float[Tensor, "batch head n_key d_head"],
-    output: Float[Tensor, "batch head n_query d_head"],
-    logsumexp: Float[Tensor, "batch head n_query"],
-    mask: Bool[Tensor, "#batch #head #n_query #n_key"] | None,
+    grad: Queries,
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    output: Queries,
+    logsumexp: LogSumExp,
+    mask: Mask | None,
     scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Queries, Keys, Keys]:
     """Return the gradients of query, key and value for weights exp(logits - logsumexp).
 
     With the output and log-sum-exp of a softmax over more keys, the result is the share of these
@@ -95,36 +97,18 @@ def flash_backward(
     """
     assert query.shape[2] > 0 and key.shape[2] > 0
     bias = None if mask is None else additive(mask, query.dtype)
-    grads: tuple[Tensor, Tensor, Tensor] = (
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *(grad, query, key, value, output, logsumexp),
-            *(0.0, False),
-            attn_mask=bias,
-            scale=scale,
-        )
-    )
-    return grads
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    tensors = grad, query, key, value, output, logsumexp
+    grad_query, grad_key, grad_value = backward(*tensors, 0.0, False, attn_mask=bias, scale=scale)
+    return grad_query, grad_key, grad_value
 
 
-def softmax_backward_(
-    grad: Float[Tensor, "*rows n_key"], weights: Float[Tensor, "*rows n_key"]
-) -> Float[Tensor, "*rows n_key"]:
+def softmax_backward_(grad: Rows, weights: Rows) -> None:
     """Replace the gradient of softmax weights by that of their logits, in place."""
     if HAS_SOFTMAX_BACKWARD:
         torch.ops.aten._softmax_backward_data.out(grad, weights, -1, weights.dtype, grad_input=grad)
-        return grad
-    return grad.sub_((grad * weights).sum(-1, keepdim=True)).mul_(weights)
-
-
-def _has_softmax_backward() -> bool:
-    operator = getattr(torch.ops.aten, "_softmax_backward_data", None)
-    arguments = ["grad_output", "output", "dim", "input_dtype", "grad_input"]
-    if operator is None or "out" not in operator.overloads():
-        return False
-    return [argument.name for argument in operator.out._schema.arguments] == arguments
-
-
-HAS_SOFTMAX_BACKWARD = _has_softmax_backward()
+    else:
+        grad.sub_((grad * weights).sum(-1, keepdim=True)).mul_(weights)
 
 
 def register_pytree(

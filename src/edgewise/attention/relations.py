@@ -9,11 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from edgewise.attention.private import register_pytree
+from edgewise.attention.shapes import EdgeVectorTensor, Labels
 from edgewise.errors import ArgumentError
+
+Positions = Int64[Tensor, "*batch n_query"]
+KeyMask = Bool[Tensor, "*batch n_key"]
+Vectors = Float[Tensor, "*any n_query n_key d_head"]
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
@@ -34,25 +39,19 @@ class Relation:
         super().__init_subclass__(**kwargs)
         register_pytree(cls, _flatten, cls._unflatten)
 
-    def labels_between(
-        self, n_query: int, n_key: int, device: torch.device
-    ) -> Int[Tensor, "*batch n_query n_key"]:
+    def labels_between(self, n_query: int, n_key: int, device: torch.device) -> Labels:
         """Return the label of every edge, -1 for none."""
         raise NotImplementedError(f"{type(self).__name__} has no label for every edge")
 
-    def vectors(self, name: str) -> Float[Tensor, "#batch #head n_query n_key d_head"] | None:
+    def vectors(self, name: str) -> EdgeVectorTensor | None:
         """Return `edge_key` or `edge_value` of every edge; only without labels."""
         return None
 
-    def query_positions(
-        self, n_query: int, device: torch.device | None = None
-    ) -> Int64[Tensor, "*batch n_query"]:
+    def query_positions(self, n_query: int, device: torch.device | None = None) -> Positions:
         """Return the position of each query, for causal masks; the position of key j is j."""
         return torch.arange(n_query, device=device)
 
-    def future_keys(
-        self, n_query: int, n_key: int, device: torch.device
-    ) -> Bool[Tensor, "*batch n_key"] | None:
+    def future_keys(self, n_query: int, n_key: int, device: torch.device) -> KeyMask | None:
         """Return which keys come after the last query; None: none do."""
         return None
 
@@ -148,36 +147,26 @@ class RelativePositions(Relation):
     def n_labels(self) -> int:  # type: ignore[override]
         return 2 * self.max_distance + 1
 
-    def distances(
-        self, n_query: int, n_key: int, device: torch.device | None = None
-    ) -> Int64[Tensor, "*batch n_query n_key"]:
+    def distances(self, n_query: int, n_key: int, device: torch.device | None = None) -> Labels:
         """Return j - i of every edge, unclipped; with a batch dimension if the offset has one."""
         queries = self.query_positions(n_query, device)
         return torch.arange(n_key, device=device) - queries[..., None]
 
-    def labels(
-        self, n_query: int, n_key: int, device: torch.device | None = None
-    ) -> Int64[Tensor, "*batch n_query n_key"]:
+    def labels(self, n_query: int, n_key: int, device: torch.device | None = None) -> Labels:
         """Return the label of every edge, a row of the tables."""
         k = self.max_distance
         return self.distances(n_query, n_key, device).clamp(-k, k) + k
 
-    def labels_between(
-        self, n_query: int, n_key: int, device: torch.device
-    ) -> Int64[Tensor, "*batch n_query n_key"]:
+    def labels_between(self, n_query: int, n_key: int, device: torch.device) -> Labels:
         return self.labels(n_query, n_key, device)
 
-    def query_positions(
-        self, n_query: int, device: torch.device | None = None
-    ) -> Int64[Tensor, "*batch n_query"]:
+    def query_positions(self, n_query: int, device: torch.device | None = None) -> Positions:
         positions = torch.arange(n_query, device=device)
         if isinstance(self.query_offset, Tensor):
             return positions + self.query_offset.to(device)[:, None]
         return positions + self.query_offset
 
-    def future_keys(
-        self, n_query: int, n_key: int, device: torch.device
-    ) -> Bool[Tensor, "*batch n_key"] | None:
+    def future_keys(self, n_query: int, n_key: int, device: torch.device) -> KeyMask | None:
         end = self.query_offset + n_query
         if isinstance(end, Tensor):
             return torch.arange(n_key, device=device) >= end.to(device)[:, None]
@@ -215,7 +204,7 @@ class EdgeLabels(Relation):
     4
     """
 
-    labels: Int[Tensor, "*batch n_query n_key"]
+    labels: Labels
     n_labels: int | None = None
     has_unlabelled: bool = field(init=False, repr=False, default=True)
 
@@ -249,9 +238,7 @@ class EdgeLabels(Relation):
         object.__setattr__(self, "n_labels", count if self.n_labels is None else self.n_labels)
 
     @classmethod
-    def over(
-        cls, positions: RelativePositions, labels: Int[Tensor, "*batch n_query n_key"]
-    ) -> "EdgeLabels":
+    def over(cls, positions: RelativePositions, labels: Labels) -> "EdgeLabels":
         """Return a graph over a sequence: edges without a label are labelled by their distance.
 
         The first 2k + 1 rows of a table are the distances, followed by the labels of the graph.
@@ -274,14 +261,12 @@ class EdgeLabels(Relation):
         return cls(torch.where(graph < 0, distances, graph + positions.n_labels))
 
     @classmethod
-    def unchecked(cls, labels: Int[Tensor, "*batch n_query n_key"]) -> "EdgeLabels":
+    def unchecked(cls, labels: Labels) -> "EdgeLabels":
         """Return labels that were checked before; some may be -1."""
         relation: EdgeLabels = cls._unflatten([labels], (("labels",), ()))
         return relation
 
-    def labels_between(
-        self, n_query: int, n_key: int, device: torch.device
-    ) -> Int[Tensor, "*batch n_query n_key"]:
+    def labels_between(self, n_query: int, n_key: int, device: torch.device) -> Labels:
         return self.labels
 
     def check(self, query: Tensor, key: Tensor) -> None:
@@ -308,8 +293,8 @@ class EdgeVectors(Relation):
     """
 
     has_labels: ClassVar[bool] = False
-    edge_key: Float[Tensor, "*any n_query n_key d_head"] | None
-    edge_value: Float[Tensor, "*any n_query n_key d_head"] | None
+    edge_key: Vectors | None
+    edge_value: Vectors | None
 
     def __post_init__(self) -> None:
         if self.edge_key is None and self.edge_value is None:
@@ -330,7 +315,7 @@ class EdgeVectors(Relation):
                     f"batch and head; got {got}"
                 )
 
-    def vectors(self, name: str) -> Float[Tensor, "#batch #head n_query n_key d_head"] | None:
+    def vectors(self, name: str) -> EdgeVectorTensor | None:
         vectors: Tensor | None = getattr(self, name)
         if vectors is None or vectors.dim() == 5:
             return vectors

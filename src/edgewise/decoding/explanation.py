@@ -75,15 +75,13 @@ def explain(model: Transformer, source: Sequence[int], target: Sequence[int]) ->
     memory = model.embed(_tokens("source", source, model), model.embedding)
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
-        memory = layer.around_attention(memory, _kept(encoder, layer.attention, causal=False))
-        memory = layer.around_feed_forward(memory, layer.feed_forward)
+        memory = layer.compose(memory, _kept(encoder, layer.attention, causal=False))
     memory = model.encoder_norm(memory)
     x = model.embed(_tokens("target", target, model), model.target_embedding)
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
-        x = layer.around_attention(x, _kept(decoder, layer.attention, causal=True))
-        x = layer.around_cross(x, _kept_cross(cross, layer.cross, memory))
-        x = layer.around_feed_forward(x, layer.feed_forward)
+        attend = _kept(decoder, layer.attention, causal=True)
+        x = layer.compose(x, attend, _kept_cross(cross, layer.cross, memory))
     k = model.settings.max_distance
     return Explanation(list(source), list(target), k, encoder, decoder, cross)
 

@@ -136,9 +136,8 @@ class Steps:
         x = model.embed(tokens, model.target_embedding)
         for number, layer in enumerate(model.decoder):
             assert isinstance(layer, DecoderLayer)
-            x = layer.around_attention(x, partial(self._attend_prefix, layer.attention, number))
-            x = layer.around_cross(x, partial(self._cross_prefix, layer.cross, number))
-            x = layer.around_feed_forward(x, layer.feed_forward)
+            attend = partial(self._attend_prefix, layer.attention, number)
+            x = layer.compose(x, attend, partial(self._cross_prefix, layer.cross, number))
         result: Tensor = model.decoder_norm(x)
         return result
 
@@ -260,10 +259,7 @@ class Steps:
     def _attend_prefix(
         self, layer: RelationAttention, number: int, x: Float[Tensor, "batch n d_model"]
     ) -> Float[Tensor, "batch n d_model"]:
-        query, key, value = (
-            each(x).unflatten(-1, (layer.heads, -1)).transpose(1, 2)
-            for each in (layer.query, layer.key, layer.value)
-        )
+        query, key, value = layer.project(x)
         self._seen[number] = torch.stack((key, value))[:, :, :, : self.length]
         output = relation_attention(
             *(query, key, value, RelativePositions(layer.max_distance or 0)),
@@ -271,8 +267,7 @@ class Steps:
             value_table=layer.value_table,
             causal=True,
         )
-        result: Tensor = layer.output(output.transpose(1, 2).flatten(2))
-        return result
+        return layer.merge(output)
 
     def _cross_prefix(
         self, layer: CrossAttention, number: int, x: Float[Tensor, "batch n d_model"]

@@ -6,6 +6,7 @@ of the content, and nothing of size [n, n, d] exists.
 """
 
 import math
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,7 +16,7 @@ from torch.nn.functional import pad
 from edgewise.attention import RelationAttention
 from edgewise.data.vocabulary import END, PAD
 from edgewise.decoding.alignment import alignment_layer
-from edgewise.model.layers import DecoderLayer, EncoderLayer
+from edgewise.model.layers import CrossAttention, DecoderLayer, EncoderLayer
 from edgewise.model.transformer import Transformer, sinusoids_at
 
 
@@ -38,8 +39,7 @@ class EncoderGraph(nn.Module):
         x = model.embed(source, model.embedding)
         for layer in model.encoder:
             assert isinstance(layer, EncoderLayer)
-            x = layer.around_attention(x, lambda x, to=layer.attention: attended(to, x, mask))
-            x = layer.around_feed_forward(x, layer.feed_forward)
+            x = layer.compose(x, partial(attended, layer.attention, mask=mask))
         x = model.encoder_norm(x)
         outputs = [mask]
         for layer in model.decoder:
@@ -80,35 +80,20 @@ class DecoderGraph(nn.Module):
             position = torch.arange(n_past, n_past + 1)
             x = x + sinusoids_at(position, settings.d_model)
         present: list[Tensor] = []
+        alignment: list[Tensor] = []
         for number, layer in enumerate(model.decoder):
             assert isinstance(layer, DecoderLayer)
-            into = layer.around_attention.into(x)
-            attention = layer.attention
-            new = (by_head(part(into)[:, None], attention.heads) for part in _key_value(attention))
-            before = (each.index_select(0, origin) for each in past[2 * number : 2 * number + 2])
-            keys, values = (torch.cat(both, dim=2) for both in zip(before, new, strict=True))
-            present += [keys, values]
-            x = around(layer.around_attention, x, one_more(attention, into, keys, values))
-            into = layer.around_cross.into(x)
-            cross = layer.cross
-            query = cross.query(into).unflatten(0, (batch, slots))
-            seen_keys, seen_values = memory[2 * number : 2 * number + 2]
-            logits = by_head(query, cross.heads) @ seen_keys.mT * _scale(seen_keys)
-            hidden = ~mask[:, None, None, :]
-            weights = logits.masked_fill(hidden, -torch.inf).softmax(-1)
-            if number == alignment_layer(len(model.decoder)):
-                attended_to = weights.mean(1)
-            output = (weights @ seen_values).transpose(1, 2).flatten(2).flatten(0, 1)
-            x = around(layer.around_cross, x, cross.output(output))
-            x = layer.around_feed_forward(x, layer.feed_forward)
+            of_layer = slice(2 * number, 2 * number + 2)
+            before = [each.index_select(0, origin) for each in past[of_layer]]
+            attend = partial(one_more, layer.attention, past=before, present=present)
+            keys, values = memory[of_layer]
+            kept = alignment if number == alignment_layer(len(model.decoder)) else None
+            cross = partial(
+                cross_attended, layer.cross, keys=keys, values=values, mask=mask, kept=kept
+            )
+            x = layer.compose(x, attend, cross)
         logits = model.logits(model.decoder_norm(x))
-        return logits.log_softmax(-1).unflatten(0, (batch, slots)), attended_to, *present
-
-
-def around(residual: nn.Module, x: Tensor, branch: Tensor) -> Tensor:
-    """The sum of a residual connection whose sublayer is computed already."""
-    result: Tensor = residual(x, lambda _: branch)
-    return result
+        return logits.log_softmax(-1).unflatten(0, (batch, slots)), *alignment, *present
 
 
 def attended(
@@ -117,10 +102,7 @@ def attended(
     mask: Bool[Tensor, "batch n"],
 ) -> Float[Tensor, "batch n d_model"]:
     """Self-attention of all positions to all that the mask has."""
-    query, key, value = (
-        by_head(linear(x), attention.heads)
-        for linear in (attention.query, attention.key, attention.value)
-    )
+    query, key, value = attention.project(x)
     n = x.shape[1]
     logits = query @ key.mT
     if attention.key_table is not None:
@@ -132,20 +114,21 @@ def attended(
     if attention.value_table is not None:
         vectors = by_distance(attention, attention.value_table, torch.arange(-(n - 1), n))
         output = output + as_columns(weights) @ vectors
-    result: Tensor = attention.output(output.transpose(1, 2).flatten(2))
-    return result
+    return attention.merge(output)
 
 
 def one_more(
     attention: RelationAttention,
     x: Float[Tensor, "rows d_model"],
-    keys: Float[Tensor, "rows head n d_head"],
-    values: Float[Tensor, "rows head n d_head"],
+    past: list[Float[Tensor, "rows head n_past d_head"]],
+    present: list[Tensor],
 ) -> Float[Tensor, "rows d_model"]:
-    """Self-attention of the last position to all."""
+    """Self-attention of the last position to all; keys and values of all are added to `present`."""
+    query, *new = attention.project(x[:, None])
+    keys, values = (torch.cat(both, dim=2) for both in zip(past, new, strict=True))
+    present += [keys, values]
     n = keys.shape[2]
     distances = torch.arange(-(n - 1), 1)
-    query = by_head(attention.query(x)[:, None], attention.heads)
     logits = query @ keys.mT
     if attention.key_table is not None:
         # Heads first: a product for each, not for each hypothesis.
@@ -158,7 +141,25 @@ def one_more(
         vectors = by_distance(attention, attention.value_table, distances)
         of_labels = weights[:, :, 0].transpose(0, 1) @ vectors
         output = output + of_labels.transpose(0, 1)[:, :, None]
-    result: Tensor = attention.output(output.flatten(1))
+    return attention.merge(output).squeeze(1)
+
+
+def cross_attended(
+    attention: CrossAttention,
+    x: Float[Tensor, "rows d_model"],
+    keys: Float[Tensor, "batch head n_source d_head"],
+    values: Float[Tensor, "batch head n_source d_head"],
+    mask: Bool[Tensor, "batch n_source"],
+    kept: list[Tensor] | None,
+) -> Float[Tensor, "rows d_model"]:
+    """Attention to the encoder's output; the mean weights of the heads are added to `kept`."""
+    query = attention.query(x).unflatten(0, (keys.shape[0], -1))
+    logits = by_head(query, attention.heads) @ keys.mT * _scale(keys)
+    weights = logits.masked_fill(~mask[:, None, None, :], -torch.inf).softmax(-1)
+    if kept is not None:
+        kept.append(weights.mean(1))
+    output = (weights @ values).transpose(1, 2).flatten(2).flatten(0, 1)
+    result: Tensor = attention.output(output)
     return result
 
 
@@ -189,10 +190,6 @@ def as_columns(x: Float[Tensor, "batch head n n"]) -> Float[Tensor, "batch head 
 def by_head(x: Float[Tensor, "batch n inner"], heads: int) -> Float[Tensor, "batch head n d_head"]:
     result: Tensor = x.unflatten(-1, (heads, -1)).transpose(1, 2)
     return result
-
-
-def _key_value(attention: RelationAttention) -> tuple[nn.Linear, nn.Linear]:
-    return attention.key, attention.value
 
 
 def _scale(keys: Tensor) -> float:

@@ -103,8 +103,13 @@ class EncoderLayer(nn.Module):
         x: Float[Tensor, "batch n d_model"],
         mask: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch n d_model"]:
-        x = self.around_attention(x, lambda x: self.attention(x, mask=mask))
-        result: Tensor = self.around_feed_forward(x, self.feed_forward)
+        return self.compose(x, lambda x: self.attention(x, mask=mask))
+
+    def compose(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the output of the layer with this function as its self-attention."""
+        result: Tensor = self.around_feed_forward(
+            self.around_attention(x, attend), self.feed_forward
+        )
         return result
 
 
@@ -126,8 +131,15 @@ class DecoderLayer(nn.Module):
         memory: Float[Tensor, "batch n_source d_model"],
         mask: Bool[Tensor, "batch n_source"] | None,
     ) -> Float[Tensor, "batch n_target d_model"]:
-        x = self.around_attention(x, lambda x: self.attention(x, causal=True))
-        x = self.around_cross(x, lambda x: self.cross(x, memory, mask))
+        return self.compose(
+            x, lambda x: self.attention(x, causal=True), lambda x: self.cross(x, memory, mask)
+        )
+
+    def compose(
+        self, x: Tensor, attend: Callable[[Tensor], Tensor], cross: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return the output of the layer with these functions as its two attentions."""
+        x = self.around_cross(self.around_attention(x, attend), cross)
         result: Tensor = self.around_feed_forward(x, self.feed_forward)
         return result
 

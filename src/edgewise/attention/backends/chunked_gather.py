@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -17,6 +17,7 @@ from edgewise.attention.backends.base import Backend, named
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import register
 from edgewise.attention.relations import EdgeLabels, RelativePositions
+from edgewise.attention.shapes import EdgeMatrix, Keys, Labels, Mask, Queries, Table
 
 # Logits computed at a time; at least MIN_ROWS queries of an item, since every chunk of queries
 # adds to the gradients of all keys.
@@ -42,7 +43,7 @@ def cost(inputs: AttentionInputs) -> float:
     return 2.0 if isinstance(inputs.relations, RelativePositions) else 1.0
 
 
-def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+def run(inputs: AttentionInputs) -> Queries:
     """Return equations 3 and 5; half precision is computed in float32 and rounded once."""
     relations, dtype = inputs.relations, inputs.query.dtype
     assert relations is not None
@@ -58,13 +59,13 @@ def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
 class Arguments(NamedTuple):
     """The arguments of the operator; `allowed` includes causality."""
 
-    query: Float[Tensor, "batch head n_query d_head"]
-    key: Float[Tensor, "batch head n_key d_head"]
-    value: Float[Tensor, "batch head n_key d_head"]
-    key_table: Float[Tensor, "*head n_key_label d_head"] | None
-    value_table: Float[Tensor, "*head n_value_label d_head"] | None
-    allowed: Bool[Tensor, "#batch #head #n_query #n_key"] | None
-    labels: Int[Tensor, "*batch n_query n_key"]
+    query: Queries
+    key: Keys
+    value: Keys
+    key_table: Table | None
+    value_table: Table | None
+    allowed: Mask | None
+    labels: Labels
     has_unlabelled: bool
     scale: float
 
@@ -113,8 +114,8 @@ def _forward(a: Arguments) -> tuple[Tensor, ...]:
 
 def _backward(
     a: Arguments,
-    grad: Float[Tensor, "batch head n_query d_head"],
-    weights: Float[Tensor, "batch head n_query n_key"],
+    grad: Queries,
+    weights: EdgeMatrix,
     sums: Float[Tensor, "batch head n_query n_column"],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value and the two tables (empty if there is none)."""

@@ -6,8 +6,11 @@ product [batch * head * n, n_label], read into the logits with a shorter row, an
 with a longer row are their sums by label. What such a read takes from a neighbouring row is set to
 zero by its bits, since a product with zero would let a NaN through.
 
-Edges beyond the clipping distance are two triangles, each with one label. Under causal masking the
-labels of later keys are not computed.
+Edges beyond the clipping distance are two triangles, each with one label. Adding one vector to all
+rows of the key table changes no weight, and weights sum to one: so the first row can be subtracted
+from a table, and the left triangle needs nothing. That loses precision if the row is larger than
+the others; then all rows are used as they are. Under causal masking the labels of later keys are
+not computed.
 
 Tensors are [outer, inner, n, d_head]: batch and head, or head and batch where tables differ between
 heads, so that the rows that share a table are adjacent.
@@ -25,7 +28,13 @@ from edgewise.attention import composite, private
 from edgewise.attention.backends.base import Backend, named
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import register
-from edgewise.attention.relations import RelativePositions
+from edgewise.attention.relations import RelativePositions, has_values
+
+Sequences = Float[Tensor, "outer inner n d_head"]
+Groups = Float[Tensor, "group n d_head"]
+GroupEdges = Float[Tensor, "group n n"]
+GroupLabels = Float[Tensor, "group n n_column"]
+PieceTables = Float[Tensor, "pieces n_column d_head"]
 
 CHUNK = 2**19  # logits computed at a time, so that they stay in the cache
 PRODUCT_ROWS = 2048  # rows of a product with a table: about as many are the fastest
@@ -69,9 +78,26 @@ def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n d_head"]:
         causal=inputs.causal,
         scale=inputs.scale,
         may_be_empty=inputs.mask is not None,
+        subtracts_first=can_subtract_first(inputs, relations.max_distance),
     )
     output = _diagonal(arguments)
     return ordered(output.to(dtype), heads_first)
+
+
+def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
+    """Return whether the left triangle has edges, and no table a first row larger than the others.
+
+    Where values cannot be read, as inside torch.compile, the answer is no.
+    """
+    if not has_values(inputs.query) or inputs.n_query <= max_distance + 1:
+        return False
+    for table in (inputs.key_table, inputs.value_table):
+        if table is not None:
+            others = (-1,) if table.dim() == 2 else (0, -1)
+            first, *rest = torch.linalg.vector_norm(table.detach(), math.inf, others).tolist()
+            if first > 2 * max(rest):
+                return False
+    return True
 
 
 def ordered(x: Tensor, heads_first: bool) -> Tensor:
@@ -84,29 +110,36 @@ class Diagonals(NamedTuple):
 
     n: int
     reach: int  # the clipping distance, or the longest distance there is
-    n_column: int  # labels: distances -reach to reach, or to 0 if causal
-    in_band: Int[Tensor, "n n"]  # all bits set where |j - i| <= reach
+    lowest: int  # the distance of the first column: -reach, or one more if it is subtracted
+    n_column: int  # labels: distances from the lowest to reach, or to 0 if causal
+    in_band: Int[Tensor, "n n"]  # all bits set where an edge has one of these distances
     in_range: Int[Tensor, "n n_column"]  # all bits set where a label has an edge
-    size: int  # rows with edges left of the band; as many have edges right of it
-    left: Float[Tensor, "size size"]  # 1 for edges left of the band, in the square around them
-    right: Float[Tensor, "size size"] | None  # the same right of it; None if causal
+    size: int  # rows with edges beyond the reach on one side
+    left: Float[Tensor, "size size"] | None  # 1 for edges left of the band, in the square around
+    right: Float[Tensor, "size size"] | None  # the same right of it; None: not needed
+
+    def rows(self, table: Tensor, max_distance: int) -> Tensor:
+        """Return the rows of a table that are columns here."""
+        return table.narrow(-2, max_distance + self.lowest, self.n_column)
 
 
-def extent(n: int, max_distance: int, causal: bool) -> tuple[int, int]:
+def extent(n: int, max_distance: int, causal: bool, subtracts_first: bool) -> tuple[int, int]:
     """Return the reach and the number of columns."""
     reach = torch.sym_min(max_distance, n - 1)
-    return reach, reach + 1 if causal else 2 * reach + 1
+    return reach, (reach + 1 if causal else 2 * reach + 1) - subtracts_first
 
 
-def diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> Diagonals:
+def diagonals(
+    n: int, max_distance: int, causal: bool, subtracts_first: bool, dtype: torch.dtype
+) -> Diagonals:
     """Return the diagonals for these sizes, from a cache for short sequences."""
+    key = (n, min(max_distance, n - 1), causal, subtracts_first, dtype)
     if n > CACHED_LENGTH:
-        return _make_diagonals(n, max_distance, causal, dtype)
-    key = (n, min(max_distance, n - 1), causal, dtype)
+        return _make_diagonals(*key)
     if key not in _CACHE:
         made = _make_diagonals(*key)
         # Under a dispatch mode these may be other than plain tensors, of no use to others.
-        if type(made.left) is not Tensor:
+        if type(made.in_band) is not Tensor:
             return made
         if len(_CACHE) >= 64:
             del _CACHE[next(iter(_CACHE))]
@@ -114,29 +147,28 @@ def diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> Di
     return _CACHE[key]
 
 
-_CACHE: dict[tuple[int, int, bool, torch.dtype], Diagonals] = {}
+_CACHE: dict[tuple[int, int, bool, bool, torch.dtype], Diagonals] = {}
 
 
 @torch.inference_mode(False)
-def _make_diagonals(n: int, max_distance: int, causal: bool, dtype: torch.dtype) -> Diagonals:
-    reach, n_column = extent(n, max_distance, causal)
+def _make_diagonals(
+    n: int, max_distance: int, causal: bool, subtracts_first: bool, dtype: torch.dtype
+) -> Diagonals:
+    reach, n_column = extent(n, max_distance, causal, subtracts_first)
+    lowest = subtracts_first - reach
     position = torch.arange(n, device="cpu")
     distance = position - position[:, None]
-    in_band = (distance >= -reach) & (distance <= (0 if causal else reach))
-    key = position[:, None] + torch.arange(n_column, device="cpu") - reach
+    in_band = (distance >= lowest) & (distance <= (0 if causal else reach))
+    key = position[:, None] + torch.arange(n_column, device="cpu") + lowest
     in_range = (key >= 0) & (key < n)
     size = n - reach - 1
     square = torch.ones(size, size, dtype=dtype, device="cpu")
     bits = BITS[dtype]
     return Diagonals(
-        *(n, reach, n_column, -in_band.to(bits), -in_range.to(bits)),
-        *(size, square.tril(), None if causal else square.triu()),
+        *(n, reach, lowest, n_column, -in_band.to(bits), -in_range.to(bits), size),
+        left=None if subtracts_first else square.tril(),
+        right=None if causal else square.triu(),
     )
-
-
-def used_rows(table: Tensor, max_distance: int, place: Diagonals) -> Tensor:
-    """Return the rows of a table that sequences of this length use."""
-    return table.narrow(-2, max_distance - place.reach, place.n_column)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -147,15 +179,24 @@ def n_pieces(rows: int) -> int:
 
 def table_gradient(
     table: Tensor,
-    pieces: list[Float[Tensor, "pieces n_column d_head"]],
-    max_distance: int,
+    pieces: list[PieceTables],
+    sums: list[Float[Tensor, "pieces d_head"]],
     place: Diagonals,
+    a: "Arguments",
 ) -> Tensor:
-    """Return the gradient of a table from that of each piece."""
+    """Return the gradient of a table from that of each piece.
+
+    sums: of the gradient of a vector that is added to all rows; empty if it is zero.
+    """
     result = torch.zeros_like(table)
-    rows = used_rows(result, max_distance, place)
+    rows = place.rows(result, a.max_distance)
     joined = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     torch.sum(joined.view(*table.shape[:-2], -1, *rows.shape[-2:]), -3, out=rows)
+    if a.subtracts_first:
+        first = a.first(result).squeeze(-2)
+        torch.sum(rows, -2, out=first).neg_()
+        if sums:
+            first += torch.cat(sums).view(*table.shape[:-2], -1, table.shape[-1]).sum(-2)
     return result
 
 
@@ -168,11 +209,7 @@ def with_margin(shape: tuple[int, ...], margin: int, like: Tensor) -> Tensor:
 
 
 def label_logits(
-    x: Float[Tensor, "group n d_head"],
-    table: Float[Tensor, "pieces n_column d_head"],
-    place: Diagonals,
-    by_label: Float[Tensor, "group n n_column"],
-    out: Float[Tensor, "group n n"],
+    x: Groups, table: PieceTables, place: Diagonals, by_label: GroupLabels, out: GroupEdges
 ) -> None:
     """Write x_i a_ij^T of every edge to `out`, and x_i w_l^T of every label to `by_label`."""
     n, n_column, size = place.n, place.n_column, place.size
@@ -180,31 +217,27 @@ def label_logits(
     rows, by_piece = x.view(pieces, -1, d_head), by_label.view(pieces, -1, n_column)
     torch.bmm(rows, table.mT, out=by_piece)
     bits = BITS[x.dtype]
-    start = by_label.storage_offset() + place.reach
+    start = by_label.storage_offset() - place.lowest
     shorter_rows = (n * n_column, n_column - 1, 1)
     read = by_label.view(bits).as_strided(out.shape, shorter_rows, start)
     torch.bitwise_and(read, place.in_band, out=out.view(bits))
-    if size:
+    if size and place.left is not None:
         out[:, -size:, :size].addcmul_(by_label[:, -size:, :1], place.left)
-        if place.right is not None:
-            out[:, :size, -size:].addcmul_(by_label[:, :size, -1:], place.right)
+    if size and place.right is not None:
+        out[:, :size, -size:].addcmul_(by_label[:, :size, -1:], place.right)
 
 
-def sum_by_label(
-    weights: Float[Tensor, "group n n"],
-    place: Diagonals,
-    out: Float[Tensor, "group n n_column"],
-) -> None:
+def sum_by_label(weights: GroupEdges, place: Diagonals, out: GroupLabels) -> None:
     """Write the weights of each query, summed by label, to `out`; `weights` has a margin."""
     n, bits, size = place.n, BITS[weights.dtype], place.size
-    start = weights.storage_offset() - place.reach
+    start = weights.storage_offset() + place.lowest
     longer_rows = (n * n, n + 1, 1)
     read = weights.view(bits).as_strided(out.shape, longer_rows, start)
     torch.bitwise_and(read, place.in_range, out=out.view(bits))
-    if size:
+    if size and place.left is not None:
         out[:, -size:, 0] += (weights[:, -size:, :size] * place.left).sum(-1)
-        if place.right is not None:
-            out[:, :size, -1] += (weights[:, :size, -size:] * place.right).sum(-1)
+    if size and place.right is not None:
+        out[:, :size, -1] += (weights[:, :size, -size:] * place.right).sum(-1)
 
 
 def n_parts(query: Tensor) -> int:
@@ -231,9 +264,9 @@ class Arguments(NamedTuple):
     may_be_empty: some queries may have nothing to attend.
     """
 
-    query: Float[Tensor, "outer inner n d_head"]
-    key: Float[Tensor, "outer inner n d_head"]
-    value: Float[Tensor, "outer inner n d_head"]
+    query: Sequences
+    key: Sequences
+    value: Sequences
     key_table: Float[Tensor, "*outer n_label d_head"] | None
     value_table: Float[Tensor, "*outer n_label d_head"] | None
     allowed: Bool[Tensor, "#outer #inner #n #n"] | None
@@ -241,35 +274,54 @@ class Arguments(NamedTuple):
     causal: bool
     scale: float
     may_be_empty: bool
+    subtracts_first: bool
 
-    def pieces(
-        self, table: Tensor, factor: float, place: Diagonals, parts: int
-    ) -> tuple[Float[Tensor, "pieces n_column d_head"], ...]:
-        """Return, for each part, the table of each piece of its rows."""
+    def diagonals(self) -> Diagonals:
+        n, dtype = self.query.shape[2], self.query.dtype
+        return diagonals(n, self.max_distance, self.causal, self.subtracts_first, dtype)
+
+    def live(self) -> Tensor:
+        """Return whether each query may attend anything."""
+        assert self.allowed is not None
+        return self.allowed.any(-1, keepdim=True)
+
+    def first(self, table: Tensor) -> Tensor:
+        """Return the first row that sequences of this length use."""
+        reach = min(self.max_distance, self.query.shape[2] - 1)
+        return table.narrow(-2, self.max_distance - reach, 1)
+
+    def columns(self, table: Tensor, place: Diagonals) -> Tensor:
+        """Return the rows of a table that are columns of the diagonals."""
+        rows = place.rows(table, self.max_distance)
+        return rows - self.first(table) if self.subtracts_first else rows
+
+    def pieces(self, rows: Tensor, parts: int) -> tuple[PieceTables, ...]:
+        """Return, for each part, the rows of a table for each piece of its queries."""
         outer, inner, n, _ = self.query.shape
-        rows = used_rows(table, self.max_distance, place) * factor
-        if table.dim() == 2:
+        if rows.dim() == 2:
             return (rows.expand(n_pieces(outer // parts * inner * n), -1, -1),) * parts
         return rows.repeat_interleave(n_pieces(inner * n), 0).chunk(parts)
 
 
 def _fake(a: Arguments) -> tuple[Tensor, ...]:
     outer, inner, n, _ = a.query.shape
-    reach, n_column = extent(n, a.max_distance, a.causal)
+    reach, n_column = extent(n, a.max_distance, a.causal, a.subtracts_first)
+    output = torch.empty_like(a.query)
     weights = with_margin((outer, inner, n, n), reach, a.query)
-    return torch.empty_like(a.query), weights, a.query.new_empty(outer, inner, n, n_column)
+    return output, weights, a.query.new_empty(outer, inner, n, n_column)
 
 
 def _forward(a: Arguments) -> tuple[Tensor, ...]:
     """Return the output, the weights and their sums by label."""
     _, inner, n, d_head = a.query.shape
-    place, parts = diagonals(n, a.max_distance, a.causal, a.query.dtype), n_parts(a.query)
+    place, parts = a.diagonals(), n_parts(a.query)
     output, weights, by_label = _fake(a)
     if a.key_table is not None:
         # Products that add to their output are slower with a factor: the table is scaled.
-        key_pieces = a.pieces(a.key_table, a.scale, place, parts)
+        key_pieces = a.pieces(a.columns(a.key_table, place) * a.scale, parts)
     if a.value_table is not None:
-        value_pieces = a.pieces(a.value_table, 1.0, place, parts)
+        value_pieces = a.pieces(a.columns(a.value_table, place), parts)
+        firsts = a.pieces(a.first(a.value_table), parts)
     hidden = None if a.allowed is None else (~a.allowed).expand(weights.shape).chunk(parts)
     each = [divided(x, parts) for x in (a.query, a.key, a.value, output, weights, by_label)]
     for i, (q, k, v, z, w, sums) in enumerate(zip(*each, strict=True)):
@@ -288,27 +340,34 @@ def _forward(a: Arguments) -> tuple[Tensor, ...]:
             sum_by_label(w, place, out=sums)
             pieces = len(value_pieces[i])
             by_piece = sums.view(pieces, -1, place.n_column)
-            torch.bmm(by_piece, value_pieces[i], out=z.view(pieces, -1, d_head))
+            beta = int(a.subtracts_first)
+            rows = z.view(pieces, -1, d_head)
+            torch.baddbmm(firsts[i], by_piece, value_pieces[i], beta=beta, out=rows)
             z.baddbmm_(w, v)
+    if a.subtracts_first and a.value_table is not None and a.may_be_empty:
+        output *= a.live()
     return output, weights, by_label
 
 
 def _backward(
     a: Arguments,
-    grad: Float[Tensor, "outer inner n d_head"],
+    grad: Sequences,
     weights: Float[Tensor, "outer inner n n"],
     by_label: Float[Tensor, "outer inner n n_column"],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value and the two tables (empty if there is none)."""
     outer, inner, n, d_head = a.query.shape
-    place, parts = diagonals(n, a.max_distance, a.causal, a.query.dtype), n_parts(a.query)
+    place, parts = a.diagonals(), n_parts(a.query)
+    if a.subtracts_first and a.may_be_empty:
+        grad = grad * a.live()
     if a.key_table is not None:
-        key_pieces = a.pieces(a.key_table, a.scale, place, parts)
+        key_pieces = a.pieces(a.columns(a.key_table, place) * a.scale, parts)
     if a.value_table is not None:
-        value_pieces = a.pieces(a.value_table, 1.0, place, parts)
+        value_pieces = a.pieces(a.columns(a.value_table, place), parts)
     grads = [torch.empty_like(x) for x in (a.query, a.key, a.value)]
     key_grads: list[Tensor] = []
     value_grads: list[Tensor] = []
+    grad_sums: list[Tensor] = []
     groups = outer * inner // parts
     grad_w = with_margin((groups, n, n), place.reach, a.query)
     sums = a.query.new_empty(groups, n, place.n_column)
@@ -320,6 +379,7 @@ def _backward(
             rows = g.view(len(value_pieces[i]), -1, d_head)
             by_piece = w_sums.view(len(rows), -1, place.n_column)
             value_grads.append(torch.bmm(by_piece.mT, rows))
+            grad_sums.append(rows.sum(1))  # the weights of a query sum to one
         grad_w.baddbmm_(g, v.mT, beta=0 if a.value_table is None else 1)
         torch.bmm(w.mT, g, out=grad_v)
         private.softmax_backward_(grad_w, w)
@@ -333,9 +393,9 @@ def _backward(
         grad_k.baddbmm_(grad_w.mT, q, beta=0, alpha=a.scale)
     grad_keys = grad_values = a.query.new_empty(0)
     if a.key_table is not None:
-        grad_keys = table_gradient(a.key_table, key_grads, a.max_distance, place).mul_(a.scale)
+        grad_keys = table_gradient(a.key_table, key_grads, [], place, a).mul_(a.scale)
     if a.value_table is not None:
-        grad_values = table_gradient(a.value_table, value_grads, a.max_distance, place)
+        grad_values = table_gradient(a.value_table, value_grads, grad_sums, place, a)
     return *grads, grad_keys, grad_values
 
 

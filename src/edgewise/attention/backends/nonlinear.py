@@ -1,29 +1,30 @@
 """Compatibilities other than the dot product: their logits need a vector for every edge.
 
 That is n_query * n_key * d_head numbers per head, 2 GiB for 8 heads of 64 and a sequence of 1,024.
-Here a few tensors of `BLOCK` numbers are held at a time, or of as many as the edges of one query
-have; the backward pass computes them again.
-
-`Additive` and `Gated` have a hand-written backward pass. Other classes are differentiated by
-autograd, with activation checkpointing.
+Eager code holds a few tensors of `BLOCK` numbers at a time, or of as many as the edges of one query
+have, and computes them again in the backward pass. The compiler fuses them.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.nn.functional import embedding
 
 from edgewise.attention import composite, edge_ops, private
 from edgewise.attention.backends.base import Backend
-from edgewise.attention.compatibility import Additive, Compatibility, Gated
+from edgewise.attention.compatibility import Compatibility
 from edgewise.attention.edge_list import EdgeList
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.ops import register
+from edgewise.attention.ops import autograd_gradients, is_float
+from edgewise.attention.shapes import EdgeIndex, EdgeVectorTensor, Keys, Queries, Table
 
 BLOCK = 2**20
+
+EdgeLogits = Float[Tensor, "batch head *edges"]
 
 
 def supports(inputs: AttentionInputs) -> str | None:
@@ -32,7 +33,7 @@ def supports(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+def run(inputs: AttentionInputs) -> Queries:
     """Return equation 3 with the logits of another compatibility."""
     graph, dtype = inputs.relations, inputs.query.dtype
     # Float32: gradients are sums over edges, block by block.
@@ -44,7 +45,7 @@ def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
     return composite.weighted_sum(inputs, weights, composite.edge_labels(inputs)).to(dtype)
 
 
-def edge_logits(inputs: AttentionInputs) -> Float[Tensor, "batch head *edges"]:
+def edge_logits(inputs: AttentionInputs) -> EdgeLogits:
     """Return the logits of all edges: of every query and key, or of a list."""
     relations, vectors, table, labels, rows, columns = inputs.relations, *[None] * 5
     if inputs.key_table is not None:
@@ -56,42 +57,34 @@ def edge_logits(inputs: AttentionInputs) -> Float[Tensor, "batch head *edges"]:
         labels = labels if labels.dim() == 3 else labels[None]
     elif relations is not None:
         vectors = relations.vectors("edge_key")
+    ends = Ends(inputs.query, inputs.key, vectors, table, labels, rows, columns)
     compatibility = inputs.compatibility
-    u = compatibility.u if isinstance(compatibility, Additive) else None
-    ends = inputs.query, inputs.key, vectors, table, u, labels, rows, columns
-    arguments = Arguments(*ends, inputs.scale)
-    if isinstance(compatibility, Additive | Gated):
-        return _nonlinear_logits(arguments)
-    return checkpointed_logits(compatibility, arguments)
+    if torch.compiler.is_compiling() or private.is_transforming():
+        return compatibility.logits(*ends.block()[:3], inputs.scale)
+    parameters = [getattr(compatibility, field.name) for field in fields(compatibility)]  # type: ignore[arg-type]
+    logits: Tensor = _RecomputedLogits.apply(  # type: ignore[no-untyped-call]
+        type(compatibility), inputs.scale, *ends, *parameters
+    )
+    return logits
 
 
-class Arguments(NamedTuple):
-    """The arguments of the operator. vectors: of every edge, instead of a table and labels.
+class Ends(NamedTuple):
+    """What the logits of edges are made of.
 
-    u: of `Additive`; None: `Gated`. rows, columns: queries and keys of a list of edges; None: every
-    query and key.
+    vectors: of every edge, instead of a table and labels. rows, columns: queries and keys of a list
+    of edges; None: every query and key.
     """
 
-    query: Float[Tensor, "batch head n_query d_head"]
-    key: Float[Tensor, "batch head n_key d_head"]
-    vectors: Float[Tensor, "#batch #head n_query n_key d_head"] | None
-    table: Float[Tensor, "*head row d_head"] | None
-    u: Float[Tensor, "*head d_head"] | None
+    query: Queries
+    key: Keys
+    vectors: EdgeVectorTensor | None
+    table: Table | None  # with a row of zeros at its end
     labels: Int[Tensor, "..."] | None
-    rows: Int64[Tensor, " edge"] | None
-    columns: Int64[Tensor, " edge"] | None
-    scale: float
+    rows: EdgeIndex | None
+    columns: EdgeIndex | None
 
-    @property
-    def compatibility(self) -> Additive | Gated:
-        return Gated() if self.u is None else Additive(self.u)
-
-    def whole(self) -> "Block":
-        """Return all edges as one block."""
-        return self.block(slice(None), slice(None))
-
-    def block(self, items: slice, part: slice) -> "Block":
-        """Return some edges of some items: of these queries, or these edges of the list."""
+    def block(self, items: slice = slice(None), part: slice = slice(None)) -> "Block":
+        """Return some queries of some items, or edges of the list."""
         query, key, edge_key, index = self.query[items], self.key[items], None, None
         if self.table is not None and self.labels is not None:
             if self.rows is not None:
@@ -100,46 +93,60 @@ class Arguments(NamedTuple):
                 labels = self.labels if len(self.labels) == 1 else self.labels[items]
                 labels = labels[:, None, part]
             index = flat_index(self.table, labels)
-            edge_key = self.table.flatten(0, -2)[index]
+            edge_key = embedding(index, self.table.flatten(0, -2))
         elif self.vectors is not None:
             vectors = self.vectors if len(self.vectors) == 1 else self.vectors[items]
             edge_key = vectors[:, :, part]
         if self.rows is not None and self.columns is not None:
-            query, key = query[:, :, self.rows[part]], key[:, :, self.columns[part]]
-        else:
-            query, key = query[:, :, part].unsqueeze(3), key.unsqueeze(2)
-        return Block(items, part, query, key, edge_key, index)
+            return Block(
+                query[:, :, self.rows[part]], key[:, :, self.columns[part]], edge_key, index
+            )
+        return Block(query[:, :, part].unsqueeze(3), key.unsqueeze(2), edge_key, index)
 
-    def blocks(self) -> Iterator["Block"]:
-        """Yield all edges, as many at a time as `BLOCK` allows."""
+    def add_gradients(
+        self, of: "Ends", items: slice, part: slice, block: "Block", grads: Iterator[Tensor]
+    ) -> None:
+        """Add the gradients of a block of `of` to these, which have its shapes."""
+        grad_query, grad_key = next(grads), next(grads)
+        if of.rows is not None and of.columns is not None:
+            self.query[items].index_add_(2, of.rows[part], grad_query)
+            self.key[items].index_add_(2, of.columns[part], grad_key)
+        else:
+            self.query[items, :, part] += grad_query.squeeze(3)
+            self.key[items] += grad_key.squeeze(2)
+        if block.index is not None and self.table is not None:
+            rows = self.table.view(-1, self.table.shape[-1])
+            rows.index_add_(0, block.index.flatten(), next(grads).flatten(0, -2))
+        elif self.vectors is not None:
+            vectors = self.vectors if len(self.vectors) == 1 else self.vectors[items]
+            vectors[:, :, part] += next(grads)
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Yield the items and queries (or edges) to compute at a time."""
         batch, heads, n_query, d_head = self.query.shape
-        is_list = self.rows is not None
-        size = heads * d_head * (1 if is_list else self.key.shape[2])
         n_rows = n_query if self.rows is None else self.rows.shape[0]
+        size = heads * d_head * (self.key.shape[2] if self.rows is None else 1)
         items_at_once = max(1, min(batch, BLOCK // max(1, size)))
         rows_at_once = max(1, BLOCK // max(1, size * items_at_once))
         for item in range(0, batch, items_at_once):
             for row in range(0, n_rows, rows_at_once):
                 part = slice(row, min(n_rows, row + rows_at_once))
-                yield self.block(slice(item, item + items_at_once), part)
+                yield slice(item, item + items_at_once), part
 
 
 class Block(NamedTuple):
-    """Some edges: [items, head, queries, n_key, d_head], or [items, head, edges, d_head]."""
+    """Ends that broadcast to [items, head, queries, n_key, d_head] or [items, head, edges, d_head].
 
-    items: slice
-    part: slice
+    index: the row of each edge in the flattened table.
+    """
+
     query: Tensor
     key: Tensor
     edge_key: Tensor | None
-    table_index: Tensor | None  # row of each edge in the flattened table
-
-    @property
-    def ends(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        return self.query, self.key, self.edge_key
+    index: Int[Tensor, "..."] | None  # type: ignore[assignment]
 
 
-def flat_index(table: Tensor, labels: Int[Tensor, "items 1 *edges"]) -> Int64[Tensor, "..."]:
+def flat_index(table: Table, labels: Int[Tensor, "items 1 *edges"]) -> Int[Tensor, "..."]:
     """Return the row of each edge in the tables of all heads, one after the other."""
     size = table.shape[-2]
     index = labels.long().masked_fill(labels < 0, size - 1)  # the row of zeros
@@ -149,75 +156,48 @@ def flat_index(table: Tensor, labels: Int[Tensor, "items 1 *edges"]) -> Int64[Te
     return index + size * heads.view(-1, *[1] * (labels.dim() - 2))
 
 
-def checkpointed_logits(compatibility: Compatibility, a: Arguments) -> Tensor:
-    """Return logits that autograd computes again, block by block, in the backward pass."""
+class _RecomputedLogits(torch.autograd.Function):
+    """Logits block by block, computed again in the backward pass."""
 
-    def logits(query: Tensor, key: Tensor, edge_key: Tensor | None) -> Tensor:
-        return compatibility.logits(query, key, edge_key, a.scale)
+    @staticmethod
+    def forward(ctx: Any, cls: type[Compatibility], scale: float, *tensors: Any) -> EdgeLogits:
+        ctx.save_for_backward(*tensors)
+        ctx.cls, ctx.scale = cls, scale
+        ends, compatibility = Ends(*tensors[:7]), cls(*tensors[7:])
+        shape = (ends.query.shape[2], ends.key.shape[2]) if ends.rows is None else ends.rows.shape
+        logits = ends.query.new_empty(*ends.query.shape[:2], *shape)
+        for items, part in ends.blocks():
+            logits[items, :, part] = compatibility.logits(*ends.block(items, part)[:3], scale)
+        return logits
 
-    by_item: dict[int, list[Tensor]] = {}
-    for block in a.blocks():
-        if private.is_transforming():  # torch.func does not support checkpointing
-            part = logits(*block.ends)
-        else:
-            part = checkpoint(logits, *block.ends, use_reentrant=False)
-        by_item.setdefault(block.items.start, []).append(part)
-    return torch.cat([torch.cat(parts, dim=2) for parts in by_item.values()])
+    @staticmethod
+    def backward(ctx: Any, grad: EdgeLogits) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        if torch.is_grad_enabled() or private.is_batched(grad):
+            return (
+                None,
+                None,
+                *autograd_gradients(
+                    lambda *x: ctx.cls(*x[7:]).logits(*Ends(*x[:7]).block()[:3], ctx.scale),
+                    tensors,
+                    grad,
+                ),
+            )
+        totals: list[Any] = [torch.zeros_like(x) if is_float(x) else None for x in tensors]
+        ends, of_ends, of_parameters = Ends(*tensors[:7]), Ends(*totals[:7]), totals[7:]
+        parameters = [x.detach().requires_grad_() for x in tensors[7:]]
+        for items, part in ends.blocks():
+            block = ends.block(items, part)
+            leaves = [x.detach().requires_grad_() for x in block[:3] if x is not None]
+            with torch.enable_grad():
+                logits = ctx.cls(*parameters).logits(
+                    *leaves, *[None] * (3 - len(leaves)), ctx.scale
+                )
+            grads = iter(torch.autograd.grad(logits, [*leaves, *parameters], grad[items, :, part]))
+            of_ends.add_gradients(ends, items, part, block, grads)
+            for total, of_block in zip(of_parameters, grads, strict=True):
+                total += of_block
+        return None, None, *totals
 
-
-def _fake(a: Arguments) -> tuple[Tensor]:
-    batch, heads, n_query, _ = a.query.shape
-    edges = (n_query, a.key.shape[2]) if a.rows is None else (a.rows.shape[0],)
-    return (a.query.new_empty(batch, heads, *edges),)
-
-
-def _forward(a: Arguments) -> tuple[Tensor]:
-    (logits,) = _fake(a)
-    for block in a.blocks():
-        part = a.compatibility.logits(*block.ends, a.scale)
-        logits[block.items, :, block.part] = part
-    return (logits,)
-
-
-def _backward(a: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients of query, key, vectors, table and u (empty if there is none)."""
-    grads = [
-        a.query.new_empty(0)
-        if x is None
-        else torch.zeros_like(x, memory_format=torch.contiguous_format)
-        for x in a[:5]
-    ]
-    grad_query, grad_key, grad_vectors, grad_table, grad_u = grads
-    for block in a.blocks():
-        items, part = block.items, block.part
-        found = a.compatibility.gradients(*block.ends, a.scale, grad[items, :, part])
-        if a.rows is not None and a.columns is not None:
-            grad_query[items].index_add_(2, a.rows[part], found.query)
-            grad_key[items].index_add_(2, a.columns[part], found.key)
-        else:
-            torch.sum(found.query, 3, out=grad_query[items, :, part])
-            grad_key[items] += found.key.sum(2)
-        if found.u is not None:
-            grad_u += found.u
-        if block.edge_key is None or found.edge_key is None:
-            continue
-        by_edge = found.edge_key.sum_to_size(block.edge_key.shape)
-        if block.table_index is not None:
-            rows = grad_table.view(-1, grad_table.shape[-1])
-            rows.index_add_(0, block.table_index.flatten(), by_edge.reshape(-1, rows.shape[1]))
-        else:
-            vectors = grad_vectors if len(grad_vectors) == 1 else grad_vectors[items]
-            vectors[:, :, part] += by_edge
-    return tuple(grads)
-
-
-_nonlinear_logits = register(
-    "nonlinear_logits_v1",
-    Arguments,
-    forward=_forward,
-    backward=_backward,
-    fake=_fake,
-    composite=lambda a: a.compatibility.logits(*a.whole().ends, a.scale),
-)
 
 BACKEND = Backend("nonlinear", supports, cost=lambda inputs: 1.0, run=run)

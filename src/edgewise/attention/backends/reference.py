@@ -13,9 +13,10 @@ from edgewise.attention.backends.base import Backend
 from edgewise.attention.composite import masked_softmax
 from edgewise.attention.edge_list import EdgeList
 from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.shapes import EdgeVectorTensor, Queries, Table
 
 
-def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+def run(inputs: AttentionInputs) -> Queries:
     """Return z_i = sum_j alpha_ij (x_j W^V + a^V_ij), alpha the softmax of e_ij over j."""
     if isinstance(inputs.relations, EdgeList):
         return along_edges(inputs, inputs.relations)
@@ -35,8 +36,8 @@ def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
 
 
 def edge_vectors(
-    inputs: AttentionInputs, name: str, table: Float[Tensor, "*head n_label d_head"] | None
-) -> Float[Tensor, "#batch #head n_query n_key d_head"] | None:
+    inputs: AttentionInputs, name: str, table: Table | None
+) -> EdgeVectorTensor | None:
     """Return a_ij = w[label of (i, j)], or as given, of every edge; None: there are none."""
     relations = inputs.relations
     if relations is None:
@@ -48,17 +49,13 @@ def edge_vectors(
     return table_rows(table, labels).transpose(0, 1)
 
 
-def table_rows(
-    table: Float[Tensor, "*head n_label d_head"], labels: Int[Tensor, "*edges"]
-) -> Float[Tensor, "#head *edges d_head"]:
+def table_rows(table: Table, labels: Int[Tensor, "*edges"]) -> Float[Tensor, "#head *edges d_head"]:
     """Return the vector of each edge, per table; zeros for label -1."""
     tables = table if table.dim() == 3 else table[None]
     return torch.nn.functional.pad(tables, (0, 0, 0, 1))[:, labels.long()]
 
 
-def along_edges(
-    inputs: AttentionInputs, graph: EdgeList
-) -> Float[Tensor, "batch head n_query d_head"]:
+def along_edges(inputs: AttentionInputs, graph: EdgeList) -> Queries:
     """Return the same where j is an edge of the list, and a query may attend its own edges."""
     query, key = inputs.query[:, :, graph.query_index], inputs.key[:, :, graph.key_index]
     values = inputs.value[:, :, graph.key_index]

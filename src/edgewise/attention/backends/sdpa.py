@@ -6,7 +6,6 @@ weights sum to one, so that every query that may attend anything gets the value'
 
 import math
 
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -14,6 +13,7 @@ from edgewise.attention import composite, private
 from edgewise.attention.backends.base import Backend, at_least, has_hidden_nan, named
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.relations import RelativePositions
+from edgewise.attention.shapes import Queries
 
 
 def supports(inputs: AttentionInputs) -> str | None:
@@ -39,7 +39,7 @@ def _reason(inputs: AttentionInputs) -> str:
     )
 
 
-def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+def run(inputs: AttentionInputs) -> Queries:
     """Return plain attention, plus the only row of the value table."""
     output = plain(inputs)
     if not inputs.has_tables:
@@ -54,7 +54,7 @@ def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
     return output + row * allowed.any(-1, keepdim=True).to(output.dtype)
 
 
-def plain(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+def plain(inputs: AttentionInputs) -> Queries:
     """Return attention without edge vectors; zeros for a query with nothing to attend."""
     query, key, value, mask = inputs.query, inputs.key, inputs.value, inputs.mask
     causal = inputs.causal and not sees_all_keys(inputs)

@@ -4,14 +4,12 @@ The labels are one more graph, from queries to rows of a table, so there is no v
 and nothing for each (query, label).
 """
 
-from jaxtyping import Float
-from torch import Tensor
-
 from edgewise.attention import edge_ops
 from edgewise.attention.backends.base import Backend, named
 from edgewise.attention.composite import accumulation_dtype
 from edgewise.attention.edge_list import EdgeList
 from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.shapes import Queries
 
 
 def supports(inputs: AttentionInputs) -> str | None:
@@ -22,7 +20,7 @@ def supports(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+def run(inputs: AttentionInputs) -> Queries:
     """Return equations 3 and 4 along the edges."""
     graph, dtype = inputs.relations, inputs.query.dtype
     assert isinstance(graph, EdgeList)

@@ -1,7 +1,6 @@
 """Relative positions in long sequences, on PyTorch's fused CPU kernels: memory O(n)."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from edgewise.attention import composite, private
@@ -11,6 +10,7 @@ from edgewise.attention.backends.blockwise.window import Arguments, join_table, 
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import register
 from edgewise.attention.relations import RelativePositions
+from edgewise.attention.shapes import Queries
 
 # Keys from which it is faster than `diagonal` and than `gather`, by whether it is causal: measured
 # with benchmarks/bench_methods.py. With fewer queries than MIN_QUERIES it is slower than both.
@@ -48,7 +48,7 @@ def cost(inputs: AttentionInputs) -> float:
     return 0.5 if at_least(n_key, FASTER_THAN_DIAGONAL[causal]) else 1.25
 
 
-def run(inputs: AttentionInputs) -> Float[Tensor, "batch head n_query d_head"]:
+def run(inputs: AttentionInputs) -> Queries:
     """Return equations 3 and 5; half precision is computed in float32 and rounded once.
 
     The kernels have half precision too, but are less exact in it and not faster without hardware

@@ -1,0 +1,207 @@
+"""Two versions of edgewise, timed in turns: every row of bench_attention, bench_graph, training.
+
+    git worktree add /tmp/before HEAD~1
+    python benchmarks/compare_versions.py /tmp/before/src src          # half an hour on two cores
+    python benchmarks/compare_versions.py /tmp/before/src src --only decoding --seconds 5
+
+Each version runs in its own process, with the benchmarks of this checkout and the allocator
+settings of `edgewise train`: without them, page faults depend on what happens to be at the top of
+the heap, and a row of 10 ms varies by a third. For every row the versions take turns; ratios are
+medians of the new version over medians of the old one. The goal of a refactoring is at most 1.05 in
+each row and 1.01 in the geometric mean.
+"""
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+LENGTHS = (16, 32, 64, 128, 512, 2048, 8192)
+Run = Callable[[], object]
+
+
+def attention_rows() -> Iterator[tuple[str, Callable[[], Run]]]:
+    from bench_attention import passes
+    from contestants import Case
+
+    def row(backward: bool, *sizes: int, **options: bool) -> Callable[[], Run]:
+        return lambda: passes(Case(*sizes, 16, **options), "edgewise", backward=backward)
+
+    for backward in (False, True):
+        for n in LENGTHS:
+            kind = "forward and backward" if backward else "forward"
+            yield f"attention, n = {n}, {kind}", row(backward, max(1, 2048 // n), 8, n, 64)
+    for n, batch in ((32, 64), (2048, 1)):
+        for option in ("causal", "padding", "per_head"):
+            yield f"attention, n = {n}, {option}", row(True, batch, 8, n, 64, **{option: True})
+
+
+def graph_rows() -> Iterator[tuple[str, Callable[[], Run]]]:
+    from graph_contestants import CASES
+
+    for case, contestant in (
+        *(("sparse", "edgewise"), ("sparse", "edgewise, with the list"), ("dense", "edgewise")),
+        *(("dense", "no relations"), ("dense attention", "edgewise"), ("additive", "additive")),
+        *(("additive", "dot"), ("large", "edgewise")),
+    ):
+        yield (
+            f"graph, {case}, {contestant}",
+            lambda case=case, contestant=contestant: CASES[case](contestant),
+        )
+
+
+def decoding_rows() -> Iterator[tuple[str, Callable[[], Run]]]:
+    import torch
+
+    from edgewise import RelationAttention
+
+    def step(batch: int, length: int, max_distance: int | None) -> Run:
+        torch.manual_seed(0)
+        layer = RelationAttention(64, 4, max_distance=max_distance).eval()
+        x = torch.randn(batch, 1, 64)
+
+        def run() -> None:
+            with torch.no_grad():
+                state = layer.new_state(batch, max_length=length + 50)
+                state.append(*torch.zeros(2, batch, 4, length, 16))
+                for _ in range(50):
+                    layer(x, state=state)
+
+        return run
+
+    for batch, length in ((32, 10), (32, 100), (1, 10)):
+        for distance in (16, None):
+            yield (
+                f"decoding, 50 steps, {batch} sentences, from {length}, k = {distance}",
+                lambda batch=batch, length=length, k=distance: step(batch, length, k),
+            )
+
+
+def training_rows() -> Iterator[tuple[str, Callable[[], Run]]]:
+    from training_step import CONTESTANTS
+
+    for name, rows in (
+        *(("edgewise, absolute", 64), ("edgewise, relative", 64), ("edgewise, multi30k", 128)),
+    ):
+        yield (
+            f"training, {name}, {rows} sentences",
+            lambda name=name, rows=rows: CONTESTANTS[name](rows),
+        )
+
+
+GROUPS = {
+    "decoding": decoding_rows,
+    "attention": attention_rows,
+    "graph": graph_rows,
+    "training": training_rows,
+}
+
+
+def all_rows(groups: list[str]) -> dict[str, Callable[[], Run]]:
+    return {name: make for group in groups for name, make in GROUPS[group]()}
+
+
+def work(groups: list[str]) -> None:
+    """Time one pass of a row for each line "row" of the standard input."""
+    import torch
+
+    from edgewise.training.memory import keep_freed_memory
+
+    keep_freed_memory()
+    torch.set_num_threads(2)
+    rows, current, run = all_rows(groups), "", None
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name = line.rstrip("\n")
+        if name != current:
+            run = None  # the memory of the last row
+            current, run = name, rows[name]()
+            run()
+        begin = time.perf_counter()
+        run()
+        print(time.perf_counter() - begin, flush=True)
+
+
+class Version:
+    """A process that imports edgewise from one source folder."""
+
+    def __init__(self, source: Path, groups: list[str]) -> None:
+        environment = os.environ | {"PYTHONPATH": str(source.absolute())}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--work", "--only", *groups],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self._line() == "ready\n", f"{source} did not start"
+
+    def time(self, row: str) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{row}\n")
+        self.process.stdin.flush()
+        return float(self._line())
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+
+def compare(old: Path, new: Path, groups: list[str], match: str, seconds: float) -> None:
+    from timing import machine, save
+
+    versions = [Version(source, groups) for source in (old, new)]
+    lines = ["| row | old, ms | new, ms | new / old |", "|---|---|---|---|"]
+    print(*lines, sep="\n", flush=True)
+    figures: dict[str, object] = {}
+    ratios = []
+    for row in all_rows(groups):
+        if match not in row:
+            continue
+        times: list[list[float]] = [[], []]
+        start = time.perf_counter()
+        while len(times[0]) < 5 or time.perf_counter() - start < seconds:
+            order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
+            for i in order:
+                times[i].append(versions[i].time(row))
+        medians = [statistics.median(each) for each in times]
+        ratios.append(medians[1] / medians[0])
+        lines.append(
+            f"| {row} | {medians[0] * 1e3:.2f} | {medians[1] * 1e3:.2f} | {ratios[-1]:.3f} |"
+        )
+        print(lines[-1], flush=True)
+        figures[row] = {"old": medians[0], "new": medians[1]}
+    mean = math.exp(statistics.mean(map(math.log, ratios)))
+    lines.append(f"\nGeometric mean {mean:.3f}, largest {max(ratios):.3f}.")
+    print(lines[-1])
+    if match:
+        return
+    about = machine(threads=2)
+    text = f"# Two versions\n\n{about}\n\n" + "\n".join(lines) + "\n"
+    print(save("versions", {"machine": about, "rows": figures}, text))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("versions", type=Path, nargs="*", metavar="SOURCE")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--match", default="", help="only rows whose names contain this")
+    parser.add_argument("--seconds", type=float, default=12, help="of each row")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(options.only)
+    else:
+        old, new = options.versions
+        compare(old, new, options.only, options.match, options.seconds)
+
+
+if __name__ == "__main__":
+    main()
