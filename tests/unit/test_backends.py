@@ -69,7 +69,7 @@ def cases(draw: st.DrawFn) -> Inputs:
 
 @pytest.mark.parametrize("method", [*METHODS, "auto"])
 @given(inputs=cases())
-def test_every_path_equals_the_definition(method: str, inputs: Inputs) -> None:
+def test_every_backend_equals_the_definition(method: str, inputs: Inputs) -> None:
     assert_same(run(inputs, method), run(inputs, "reference"))
 
 

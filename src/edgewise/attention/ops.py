@@ -82,9 +82,6 @@ def register(
         ctx.numbers = inputs[n_tensors:]
         if n_results > 1:
             ctx.mark_non_differentiable(*results[1:])
-            ctx.set_materialize_grads(
-                False
-            )  # else zeros are made for the results beside the output
 
     def gradients(run: Callable[..., Results], ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # read once: activation checkpointing allows no more
