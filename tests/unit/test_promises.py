@@ -174,9 +174,11 @@ def attend(kind: str) -> tuple[Callable[..., Tensor], list[Tensor]]:
     names = ("query", "key", "value", "key_table", "value_table")
 
     def function(*given: Tensor) -> Tensor:
-        arguments = dict(zip(names, given, strict=False))
+        arguments: dict[str, Any] = dict(zip(names, given, strict=False))
         if kind.endswith("additive"):
             arguments["compatibility"] = Additive(given[3][0])
+        if not kind.startswith("edges"):
+            arguments["mask"] = torch.tensor([True, True, True, True, False])[None, None, None]
         return relation_attention(relations=relations, **arguments)
 
     return function, tensors

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from edgewise.attention.private import is_batched, is_transforming
+from edgewise.attention.private import is_batched, is_plain, is_transforming
 
 Results = tuple[Tensor, ...]
 
@@ -135,7 +135,7 @@ def register(
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling and is_transforming():
             return composite(arguments)
-        is_eager = not is_compiling and all(map(_is_plain, arguments[:n_tensors]))
+        is_eager = not is_compiling and all(x is None or is_plain(x) for x in arguments[:n_tensors])
         if is_eager:
             return eager(*arguments)
         results = forward_op(*arguments)
@@ -178,8 +178,3 @@ def autograd_gradients(
 
 def is_float(x: Tensor | None) -> TypeGuard[Tensor]:
     return x is not None and x.is_floating_point()
-
-
-def _is_plain(x: Tensor | None) -> bool:
-    """Return whether a tensor is an ordinary one: not fake, and not of a user's subclass."""
-    return x is None or type(x) is Tensor or type(x) is nn.Parameter

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree
 
 from edgewise.attention.shapes import Keys, Mask, Queries
@@ -131,6 +131,11 @@ def register_pytree(
         to_dumpable_context=lambda context: context,
         from_dumpable_context=lambda dumped: (tuple(dumped[0]), tuple(map(tuple, dumped[1]))),
     )
+
+
+def is_plain(x: Tensor) -> bool:
+    """Return whether a tensor is an ordinary one: not fake, and not of a user's subclass."""
+    return type(x) is Tensor or type(x) is nn.Parameter
 
 
 def is_transforming() -> bool:

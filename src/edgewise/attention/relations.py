@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from edgewise.attention.private import register_pytree
+from edgewise.attention.private import is_plain, is_transforming, register_pytree
 from edgewise.attention.shapes import EdgeVectorTensor, Labels
 from edgewise.errors import ArgumentError
 
@@ -106,7 +106,8 @@ def _flatten(relation: Relation) -> tuple[list[Any], Any]:
 
 def has_values(x: Tensor) -> bool:
     """Return whether values can be read without a synchronisation or a graph break."""
-    return x.device.type == "cpu" and type(x) is Tensor and not torch.compiler.is_compiling()
+    is_traced = torch.compiler.is_compiling() or is_transforming()
+    return x.device.type == "cpu" and is_plain(x) and not is_traced
 
 
 @dataclass(frozen=True, eq=False)
