@@ -165,7 +165,7 @@ def compare(old: Path, new: Path, groups: list[str], match: str, seconds: float)
             continue
         times: list[list[float]] = [[], []]
         start = time.perf_counter()
-        while len(times[0]) < 5 or time.perf_counter() - start < seconds:
+        while len(times[0]) < 9 or time.perf_counter() - start < seconds:
             order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
             for i in order:
                 times[i].append(versions[i].time(row))
