@@ -87,8 +87,9 @@ def test_compiled_attention_equals_eager(case: str, backend: str) -> None:
     assert_same(results(compiled(relation_attention, backend), inputs, method=method), expected)
 
 
-def test_compiled_attention_takes_lengths_it_has_not_seen() -> None:
-    function = compiled(relation_attention)
+@traced_or_compiled
+def test_compiled_attention_takes_lengths_it_has_not_seen(backend: str) -> None:
+    function = compiled(relation_attention, backend)
     for n in (6, 13, 21):
         inputs = Inputs(2, 3, n, n, 4, RelativePositions(2), mask=padding(2, n))
         expected = results(relation_attention, inputs, method="diagonal")
@@ -172,7 +173,8 @@ def test_a_layer_over_a_graph_stays_what_it_is(
             torch.testing.assert_close(actual, expected)
 
 
-def test_tables_may_lie_otherwise_and_inputs_be_the_same() -> None:
+@traced_or_compiled
+def test_tables_may_lie_otherwise_and_inputs_be_the_same(backend: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 5, 4).double().requires_grad_()
     table = torch.randn(6, 3, 4).double().requires_grad_()
@@ -183,7 +185,7 @@ def test_tables_may_lie_otherwise_and_inputs_be_the_same() -> None:
         return relation_attention(x, x, x, labels, key_table=of_heads, value_table=of_heads)
 
     found = []
-    for run in (attend, compiled(attend)):
+    for run in (attend, compiled(attend, backend)):
         output = run(x, table)
         found.append([output, *torch.autograd.grad(output.sum(), [x, table])])
     for actual, expected in zip(*found, strict=True):
