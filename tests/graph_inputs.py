@@ -1,5 +1,7 @@
 """Random inputs of `relation_attention` with every kind of relation, compatibility and mask."""
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from edgewise import (
     RelativePositions,
     relation_attention,
 )
+from edgewise.attention import backends
+from edgewise.errors import ArgumentError
 
 RELATIONS = (
     *("none", "positions", "labels", "labels of each item", "edge list"),
@@ -122,6 +126,16 @@ class GraphInputs:
             "method": method,
         }
         return relation_attention(**arguments | changes)
+
+    def methods(self) -> list[str]:
+        """Return "auto" and every backend that supports these inputs, but for the definition."""
+        found = ["auto"]
+        for method in backends.method_names():
+            if method not in ("auto", "reference"):
+                with suppress(ArgumentError):
+                    self.output(method)
+                    found.append(method)
+        return found
 
     def results(self, method: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         """The output and the gradient of every leaf."""

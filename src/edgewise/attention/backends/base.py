@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.relations import has_values
+from edgewise.attention.relations import RelativePositions, has_values
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,30 @@ class Backend:
     supports: Callable[[AttentionInputs], str | None]
     cost: Callable[[AttentionInputs], float]
     run: Callable[[AttentionInputs], Tensor]
+
+
+def why_not_dot_product(
+    inputs: AttentionInputs, *, dropout: bool = True, cpu_only: bool = False
+) -> str | None:
+    """Return why a backend for the dot product cannot run, or None.
+
+    dropout: whether the backend has dropout of attention weights.
+    """
+    if not inputs.is_dot_product:
+        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
+    if cpu_only and inputs.query.device.type != "cpu":
+        return f"runs on CPUs; got {inputs.query.device}"
+    if not dropout and inputs.dropout > 0:
+        return f"has no dropout of attention weights; got dropout={inputs.dropout}"
+    return None
+
+
+def why_not_positions(inputs: AttentionInputs) -> str | None:
+    """Return why a backend for tables of several relative positions cannot run, or None."""
+    relations = inputs.relations
+    if not isinstance(relations, RelativePositions) or not inputs.has_tables:
+        return f"needs RelativePositions and tables; got relations={named(relations)}"
+    return "needs max_distance of 1 or more; got 0" if relations.max_distance == 0 else None
 
 
 def at_least(size: int, limit: int) -> bool:

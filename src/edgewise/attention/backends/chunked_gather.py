@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from edgewise.attention import composite, private
-from edgewise.attention.backends.base import Backend, named
+from edgewise.attention.backends.base import Backend, named, why_not_dot_product
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import register
 from edgewise.attention.relations import EdgeLabels, RelativePositions
@@ -29,13 +29,7 @@ def supports(inputs: AttentionInputs) -> str | None:
     relations = inputs.relations
     if relations is None or not (relations.has_labels and relations.is_dense and inputs.has_tables):
         return f"needs a label for every edge, and tables; got relations={named(relations)}"
-    if not inputs.is_dot_product:
-        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
-    if inputs.query.device.type != "cpu":
-        return f"runs on CPUs; got {inputs.query.device}"
-    if inputs.dropout > 0:
-        return f"has no dropout of attention weights; got dropout={inputs.dropout}"
-    return None
+    return why_not_dot_product(inputs, dropout=False, cpu_only=True)
 
 
 def cost(inputs: AttentionInputs) -> float:

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.attention import composite, private
-from edgewise.attention.backends.base import Backend, named
+from edgewise.attention.backends.base import Backend, why_not_dot_product, why_not_positions
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import register
 from edgewise.attention.relations import RelativePositions, has_values
@@ -43,21 +43,15 @@ BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def supports(inputs: AttentionInputs) -> str | None:
+    reason = why_not_positions(inputs) or why_not_dot_product(inputs, dropout=False, cpu_only=True)
+    if reason is not None:
+        return reason
     relations = inputs.relations
-    if not isinstance(relations, RelativePositions) or not inputs.has_tables:
-        return f"needs RelativePositions and tables; got relations={named(relations)}"
-    if not inputs.is_dot_product:
-        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
-    if inputs.query.device.type != "cpu":
-        return f"runs on CPUs; got {inputs.query.device}"
-    if inputs.dropout > 0:
-        return f"has no dropout of attention weights; got dropout={inputs.dropout}"
+    assert isinstance(relations, RelativePositions)
     if isinstance(relations.query_offset, Tensor) or relations.query_offset != 0:
         return f"needs query_offset=0; got {relations.query_offset}"
     if inputs.n_query != inputs.n_key:
         return f"needs as many queries as keys; got {inputs.n_query} and {inputs.n_key}"
-    if relations.max_distance == 0:
-        return "needs max_distance of 1 or more; got 0"
     return None
 
 

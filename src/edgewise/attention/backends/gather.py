@@ -1,6 +1,6 @@
 """Gather and scatter by label, on any device; by matrix products for `EdgeVectors`."""
 
-from edgewise.attention.backends.base import Backend, named
+from edgewise.attention.backends.base import Backend, named, why_not_dot_product
 from edgewise.attention.composite import attention
 from edgewise.attention.inputs import AttentionInputs
 
@@ -10,9 +10,7 @@ def supports(inputs: AttentionInputs) -> str | None:
         return (
             f"needs an edge between all queries and keys; got relations={named(inputs.relations)}"
         )
-    if not inputs.is_dot_product:
-        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
-    return None
+    return why_not_dot_product(inputs)
 
 
 BACKEND = Backend("gather", supports, cost=lambda inputs: 1.5, run=attention)

@@ -10,15 +10,21 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from edgewise.attention import composite, private
-from edgewise.attention.backends.base import Backend, at_least, has_hidden_nan, named
+from edgewise.attention.backends.base import (
+    Backend,
+    at_least,
+    has_hidden_nan,
+    named,
+    why_not_dot_product,
+)
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.relations import RelativePositions
 from edgewise.attention.shapes import Queries
 
 
 def supports(inputs: AttentionInputs) -> str | None:
-    if not inputs.is_dot_product:
-        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
+    if (reason := why_not_dot_product(inputs)) is not None:
+        return reason
     relations = inputs.relations
     if relations is None or (relations.has_labels and not inputs.has_tables):
         return None if relations is None or relations.is_dense else _reason(inputs)

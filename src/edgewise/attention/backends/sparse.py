@@ -5,7 +5,7 @@ and nothing for each (query, label).
 """
 
 from edgewise.attention import edge_ops
-from edgewise.attention.backends.base import Backend, named
+from edgewise.attention.backends.base import Backend, named, why_not_dot_product
 from edgewise.attention.composite import accumulation_dtype
 from edgewise.attention.edge_list import EdgeList
 from edgewise.attention.inputs import AttentionInputs
@@ -15,9 +15,7 @@ from edgewise.attention.shapes import Queries
 def supports(inputs: AttentionInputs) -> str | None:
     if not isinstance(inputs.relations, EdgeList):
         return f"needs an EdgeList; got relations={named(inputs.relations)}"
-    if not inputs.is_dot_product:
-        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
-    return None
+    return why_not_dot_product(inputs)
 
 
 def run(inputs: AttentionInputs) -> Queries:

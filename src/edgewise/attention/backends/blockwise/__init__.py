@@ -4,7 +4,13 @@ import torch
 from torch import Tensor
 
 from edgewise.attention import composite, private
-from edgewise.attention.backends.base import Backend, at_least, has_hidden_nan, named
+from edgewise.attention.backends.base import (
+    Backend,
+    at_least,
+    has_hidden_nan,
+    why_not_dot_product,
+    why_not_positions,
+)
 from edgewise.attention.backends.blockwise import passes
 from edgewise.attention.backends.blockwise.window import Arguments, join_table, prepare_inputs
 from edgewise.attention.inputs import AttentionInputs
@@ -20,15 +26,11 @@ MIN_QUERIES = 16
 
 
 def supports(inputs: AttentionInputs) -> str | None:
+    reason = why_not_positions(inputs) or why_not_dot_product(inputs, dropout=False)
+    if reason is not None:
+        return reason
     relations = inputs.relations
-    if not isinstance(relations, RelativePositions) or not inputs.has_tables:
-        return f"needs RelativePositions and tables; got relations={named(relations)}"
-    if not inputs.is_dot_product:
-        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
-    if relations.max_distance == 0:
-        return "needs max_distance of 1 or more; got 0"
-    if inputs.dropout > 0:
-        return f"has no dropout of attention weights; got dropout={inputs.dropout}"
+    assert isinstance(relations, RelativePositions)
     if isinstance(relations.query_offset, Tensor):
         return "takes one query_offset for all sentences; got one for each"
     if not private.has_flash(inputs.query.device):
