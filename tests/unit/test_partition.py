@@ -26,31 +26,16 @@ def test_every_edge_is_in_one_part_with_the_label_of_its_tail(
     for tail in tails:
         part = (slice(tail.q0, tail.q1), slice(tail.k0, tail.k1))
         seen[part] += 1
-        assert (labels[part] == (2 * max_distance if tail.right else 0)).all()
+        assert (labels[part] == (2 * max_distance if tail.label else 0)).all()
     for window in windows:
         assert window.q1 - window.q0 <= block
         seen[window.q0 : window.q1, window.k0 : window.k1] += 1
     if causal:
         visible = relations.distances(n_query, n_key) <= 0
         assert (seen[visible] == 1).all()
-        assert not any(tail.right for tail in tails)
+        assert not any(tail.label for tail in tails)
     else:
         assert (seen == 1).all()
-
-
-@given(n=st.integers(1, 300), causal=st.booleans())
-def test_the_first_tail_of_a_side_says_so(n: int, causal: bool) -> None:
-    tails, windows = divide(n, n, 3, 0, causal, 8)
-    for right in (False, True):
-        begun = torch.zeros(n, dtype=torch.bool)
-        for tail in tails:
-            if tail.right == right:
-                rows = slice(tail.q0, tail.q1)
-                assert begun[rows].any() != tail.first
-                begun[rows] = True
-        for window in windows:
-            has = window.right if right else window.left
-            assert (begun[window.q0 : window.q1] == has).all()
 
 
 def test_long_sequences_have_few_parts() -> None:

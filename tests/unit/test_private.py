@@ -55,7 +55,7 @@ def test_output_and_logsumexp_are_those_of_the_logits(with_mask: bool) -> None:
     if with_mask:
         mask = masked()
         logits = logits.masked_fill(~mask, -math.inf)
-    output, logsumexp = private.flash(query, key, value, mask, SCALE)
+    output, logsumexp = private.flash((query, key, value), mask, SCALE)
     torch.testing.assert_close(logsumexp, logits.logsumexp(-1))
     torch.testing.assert_close(output, logits.softmax(-1).nan_to_num() @ value)
 
@@ -63,7 +63,7 @@ def test_output_and_logsumexp_are_those_of_the_logits(with_mask: bool) -> None:
 def test_a_broadcast_mask_is_taken() -> None:
     query, key, value = inputs_of()
     for mask in (masked()[:1, :1], masked()[:, :1, :1], masked()[:1, :, :, :1]):
-        output, logsumexp = private.flash(query, key, value, mask, SCALE)
+        output, logsumexp = private.flash((query, key, value), mask, SCALE)
         logits = (SCALE * query @ key.mT).masked_fill(~mask, -math.inf)
         torch.testing.assert_close(logsumexp, logits.logsumexp(-1))
         torch.testing.assert_close(output, logits.softmax(-1).nan_to_num() @ value)
@@ -73,7 +73,7 @@ def test_a_fully_masked_row_has_logsumexp_zero_in_the_operator_and_minus_infinit
     mask = masked()
     bias = private.additive(mask, torch.float64)
     assert raw(*inputs_of(), bias)[1][1, 2, 3] == 0
-    output, logsumexp = private.flash(*inputs_of(), mask, SCALE)
+    output, logsumexp = private.flash(inputs_of(), mask, SCALE)
     assert logsumexp[1, 2, 3] == -math.inf
     assert not output[1, 2, 3].any()
     assert logsumexp.isfinite().sum() == logsumexp.numel() - 1
@@ -126,7 +126,7 @@ def test_nothing_to_compute_kills_the_operator_s_process_and_is_zeros_here(
     assert -killed.returncode in set(signal.Signals), killed.stderr
     query, key, value = inputs_of(n_query, n_key)
     with pytest.raises(AssertionError):
-        private.flash(query, key, value, None, SCALE)
+        private.flash((query, key, value), None, SCALE)
     for relations in (RelativePositions(2), RelativePositions(0), None):
         output = Inputs(2, 3, n_query, n_key, 8, relations).output()
         assert output.shape == (2, 3, n_query, 8)
@@ -150,7 +150,7 @@ def test_gradients_of_some_keys_are_their_share_of_the_whole(with_mask: bool) ->
     total = torch.zeros_like(q)
     for keys in (slice(0, 3), slice(3, 7)):
         part = private.flash_backward(
-            *(grad, q, k[:, :, keys], v[:, :, keys], out, lse),
+            *(grad, (q, k[:, :, keys], v[:, :, keys]), (out, lse)),
             *(mask[..., keys] if with_mask else None, SCALE),
         )
         total += part[0]

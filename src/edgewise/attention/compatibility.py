@@ -15,8 +15,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.attention.relations import check_like_query
-from edgewise.errors import ArgumentError
+from edgewise.attention.checks import FLOATS, check_like_query, check_shape, check_tensor
 
 Ends = Float[Tensor, "*#edges d_head"]  # a vector at an end of each edge
 Logits = Float[Tensor, "*edges"]
@@ -76,9 +75,8 @@ class Additive(Compatibility):
     u: Float[Tensor, "*head d_head"]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.u, Tensor) or self.u.dim() not in (1, 2):
-            got = list(self.u.shape) if isinstance(self.u, Tensor) else type(self.u).__name__
-            raise ArgumentError(f"u must be a tensor [d_head] or [head, d_head]; got {got}")
+        expected = "a floating-point tensor [d_head] or [head, d_head]"
+        check_tensor("u", self.u, expected, FLOATS, 1, 2)
 
     @classmethod
     def parameter_shapes(cls, heads: int, d_head: int) -> dict[str, tuple[int, ...]]:
@@ -89,21 +87,15 @@ class Additive(Compatibility):
         activation = (total if edge_key is None else total + edge_key).tanh_()
         if self.u.dim() == 1:
             return activation @ self.u
-        return (activation * self._broadcast_u(query.dim())).sum(-1)
+        heads, d_head = self.u.shape
+        u = self.u.view(heads, *[1] * (query.dim() - 3), d_head)
+        return (activation * u).sum(-1)
 
     def check(self, query: Tensor) -> None:
         _, heads, _, d_head = query.shape
-        if list(self.u.shape) not in ([d_head], [heads, d_head]):
-            raise ArgumentError(
-                f"u must be [{d_head}] or, with a vector per head, [{heads}, {d_head}]; "
-                f"got {list(self.u.shape)}"
-            )
+        expected = "{} or, with a vector per head, {}"
+        check_shape("u", self.u, expected, (d_head,), (heads, d_head))
         check_like_query("u", self.u, query)
-
-    def _broadcast_u(self, rank: int) -> Float[Tensor, "..."]:
-        """Return u as it broadcasts with [batch, head, …, d_head]."""
-        heads = self.u.shape[0] if self.u.dim() == 2 else 1
-        return self.u.view(1, heads, *[1] * (rank - 3), self.u.shape[-1])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def attention(inputs: AttentionInputs) -> Queries:
     """Return equations 3 and 5 for a relation with an edge between all queries and keys."""
     work = product_dtype(inputs.query)
     dtype, inputs = inputs.query.dtype, inputs.cast(work)
-    labels = edge_labels(inputs)
+    labels = inputs.labels()
     # Scaled before the products: in half precision they would overflow sooner.
     query = inputs.query * inputs.scale
     logits = (query @ inputs.key.mT).to(accumulation_dtype(work))
@@ -43,24 +43,13 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def edge_labels(inputs: AttentionInputs) -> Labels | None:
-    """Return the label of every edge; None: no table needs them."""
-    relations = inputs.relations
-    if relations is None or not relations.has_labels or not inputs.has_tables:
-        return None
-    return relations.labels_between(inputs.n_query, inputs.n_key, inputs.query.device)
-
-
 def edge_logits(
     inputs: AttentionInputs, query: Queries, labels: Labels | None
 ) -> EdgeMatrix | None:
     """Return q_i a^K_ij^T of every edge; None: there are no vectors in the keys."""
-    relations = inputs.relations
-    if relations is None:
-        return None
     if labels is not None and inputs.key_table is not None:
-        return gather_by_label(query, inputs.key_table, labels, relations.has_unlabelled)
-    vectors = relations.vectors("edge_key")
+        return gather_by_label(query, inputs.key_table, labels, inputs.has_unlabelled)
+    vectors = inputs.edge_vectors("edge_key")
     return None if vectors is None else edge_einsum("bhid,{}ijd->bhij", query, vectors)
 
 
@@ -68,13 +57,9 @@ def weighted_sum(inputs: AttentionInputs, weights: EdgeMatrix, labels: Labels | 
     """Return equation 3 for weights before dropout."""
     weights = torch.dropout(weights, inputs.dropout, train=True)
     output = weights.to(inputs.value.dtype) @ inputs.value
-    relations = inputs.relations
-    if relations is None:
-        return output
     if labels is not None and inputs.value_table is not None:
-        table = inputs.value_table
-        return output + sum_by_label(weights, table, labels, relations.has_unlabelled)
-    vectors = relations.vectors("edge_value")
+        return output + sum_by_label(weights, inputs.value_table, labels, inputs.has_unlabelled)
+    vectors = inputs.edge_vectors("edge_value")
     if vectors is not None:
         output = output + edge_einsum("bhij,{}ijd->bhid", weights.to(vectors.dtype), vectors)
     return output

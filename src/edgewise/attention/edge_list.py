@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from edgewise.attention.relations import Relation, check_device, has_values
+from edgewise.attention.checks import check_device
+from edgewise.attention.relations import Relation, has_values
 from edgewise.errors import ArgumentError
 
 
@@ -118,8 +119,7 @@ class EdgeList(Relation):
                 raise ArgumentError(f"union takes EdgeLists; got {type(graph).__name__}")
         if not graphs:
             raise ArgumentError("union needs one graph or more; got none")
-        sizes = [graph._size() for graph in graphs]
-        starts = list(accumulate(sizes, initial=0))[:-1]
+        *starts, n_nodes = accumulate((graph._size() for graph in graphs), initial=0)
         devices = sorted({str(graph.labels.device) for graph in graphs})
         if len(devices) > 1:
             raise ArgumentError(f"graphs must be on one device; got {' and '.join(devices)}")
@@ -127,7 +127,7 @@ class EdgeList(Relation):
             torch.cat([g.query_index + start for g, start in zip(graphs, starts, strict=True)]),
             torch.cat([g.key_index + start for g, start in zip(graphs, starts, strict=True)]),
             torch.cat([g.labels for g in graphs]),
-            n_nodes=sum(sizes),
+            n_nodes=n_nodes,
         )
 
     def _size(self) -> int:
@@ -147,17 +147,14 @@ def _check_tensors(indices: dict[str, Tensor]) -> None:
             is_tensor = isinstance(index, Tensor)
             got = f"{index.dtype} {list(index.shape)}" if is_tensor else type(index).__name__
             raise ArgumentError(f"{name} must be an int64 tensor [edge]; got {got}")
-        if index.device != indices["query_index"].device:
+        device = indices["query_index"].device
+        if index.device != device:
             raise ArgumentError(
-                f"{name} must be on the device of query_index, {indices['query_index'].device}; "
-                f"got {index.device}"
+                f"{name} must be on the device of query_index, {device}; got {index.device}"
             )
     sizes = [index.shape[0] for index in indices.values()]
     if not sizes[0] == sizes[1] == sizes[2]:
-        raise ArgumentError(
-            "query_index, key_index and labels must have one entry per edge; got "
-            f"{sizes[0]}, {sizes[1]} and {sizes[2]}"
-        )
+        raise ArgumentError(f"{', '.join(indices)} must have one entry per edge; got {sizes}")
 
 
 def _check_values(indices: dict[str, Tensor], n_nodes: int | None) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
@@ -42,24 +42,19 @@ def sddmm(
         return (x @ y.mT).flatten(1)[:, rows * n_column + columns]
     result = x.new_empty(x.shape[0], n_edge)
     if not has_kernels(x.device):
-        for part in _edge_chunks(x, n_edge):
+        for part in _chunks(n_edge, x.shape[0] * x.shape[2]):
             torch.sum(x[:, rows[part]] * y[:, columns[part]], -1, out=result[:, part])
         return result
     _silence_beta_warning()
-    offsets = _offsets(rows, n_row)
-    for groups in _group_chunks(x.shape[0], n_edge):
-        count = groups.stop - groups.start
-        right = y if len(y) == 1 else y[groups]
+    for groups, right, offsets, column in _group_chunks(x.shape[0], y, rows, columns, n_row):
+        left = x[groups].flatten(0, 1)
         pattern = torch.sparse_csr_tensor(
-            _repeated_offsets(offsets, n_edge, count),
-            _shifted_columns(columns, right, count),
-            x.new_zeros(1).expand(count * n_edge),
-            (count * n_row, len(right) * n_column),
+            *(offsets, column, x.new_zeros(1).expand(len(column))),
+            (len(left), len(right)),
             check_invariants=False,
         )
-        left, right = x[groups].flatten(0, 1), right.flatten(0, 1)
         products = torch.sparse.sampled_addmm(pattern, left, right.mT, beta=0.0)
-        result[groups] = products.values().view(count, n_edge)
+        result[groups] = products.values().view_as(result[groups])
     return result
 
 
@@ -76,22 +71,17 @@ def spmm(
     if n_edge == 0:
         return result
     if not has_kernels(y.device):
-        for part in _edge_chunks(result, n_edge):
+        for part in _chunks(n_edge, result.shape[0] * result.shape[2]):
             result.index_add_(1, rows[part], weights[:, part, None] * y[:, columns[part]])
         return result
-    offsets = _offsets(rows, n_row)
-    for groups in _group_chunks(weights.shape[0], n_edge):
-        count = groups.stop - groups.start
-        right = y if len(y) == 1 else y[groups]
+    for groups, right, offsets, column in _group_chunks(len(weights), y, rows, columns, n_row):
         sums = embedding_bag(
-            _shifted_columns(columns, right, count),
-            right.flatten(0, 1),
-            _repeated_offsets(offsets, n_edge, count),
+            *(column, right, offsets),
             mode="sum",
             per_sample_weights=weights[groups].flatten(),
             include_last_offset=True,
         )
-        result[groups] = sums.view(count, n_row, -1)
+        result[groups] = sums.view_as(result[groups])
     return result
 
 
@@ -109,45 +99,34 @@ def transposed_spmm(
     if len(like) == len(x):
         return spmm(weights, x, *transposed)
     total = torch.zeros_like(like)
-    if not has_kernels(x.device):
-        columns, rows, _ = transposed
-        for part in _edge_chunks(x, len(rows)):
-            shares = (weights[:, part, None] * x[:, rows[part]]).sum(0)
-            total[0].index_add_(0, columns[part], shares)
-        return total
-    for w, of_group in zip(weights, x, strict=True):
-        total += spmm(w[None], of_group[None], *transposed)
+    for groups in _chunks(len(x), like.numel()):
+        total += spmm(weights[groups], x[groups], *transposed).sum(0, keepdim=True)
     return total
 
 
-def _group_chunks(groups: int, n_edge: int) -> Iterator[slice]:
-    size = max(1, CHUNK // max(1, n_edge))
-    for start in range(0, groups, size):
-        yield slice(start, min(groups, start + size))
+def _chunks(count: int, size: int) -> Iterator[slice]:
+    """Yield slices of `count` things, each of which has `size` numbers."""
+    step = max(1, CHUNK // max(1, size))
+    for start in range(0, count, step):
+        yield slice(start, min(count, start + step))
 
 
-def _edge_chunks(x: Float[Tensor, "group n d_head"], n_edge: int) -> Iterator[slice]:
-    size = max(1, CHUNK // max(1, x.shape[0] * x.shape[2]))
-    for start in range(0, n_edge, size):
-        yield slice(start, min(n_edge, start + size))
+def _group_chunks(
+    count: int, y: Float[Tensor, "#group n d_head"], rows: EdgeIndex, columns: EdgeIndex, n_row: int
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Yield some of `count` groups, their y, and the CSR row pointers and columns of their edges.
 
-
-def _offsets(rows: EdgeIndex, n_row: int) -> Int64[Tensor, " ends"]:
-    """Return the CSR row pointers: where the edges of each row begin, and the last end."""
-    return torch.searchsorted(rows, torch.arange(n_row + 1, device=rows.device))
-
-
-def _repeated_offsets(offsets: Tensor, n_edge: int, count: int) -> Int64[Tensor, " ends"]:
-    """Return the row pointers of several groups, one after the other."""
-    starts = n_edge * torch.arange(count, device=offsets.device)
-    all_but_last = (starts[:, None] + offsets[:-1]).flatten()
-    return torch.cat((all_but_last, offsets.new_full((1,), n_edge * count)))
-
-
-def _shifted_columns(columns: Tensor, y: Tensor, count: int) -> Int64[Tensor, " edges_of_all"]:
-    """Return the columns of several groups, one after the other; the same where they share y."""
-    step = 0 if len(y) == 1 else y.shape[1]
-    return (columns + step * torch.arange(count, device=columns.device)[:, None]).flatten()
+    Groups follow each other: the first row of the second has the number n_row.
+    """
+    offsets = torch.searchsorted(rows, torch.arange(n_row + 1, device=rows.device))
+    for groups in _chunks(count, len(rows)):
+        group = torch.arange(groups.stop - groups.start, device=rows.device)[:, None]
+        starts = (len(rows) * group + offsets[:-1]).flatten()
+        end = offsets.new_full((1,), len(rows) * len(group))
+        right = y if len(y) == 1 else y[groups]
+        shift = 0 if len(y) == 1 else y.shape[1]
+        column = (columns + shift * group).flatten()
+        yield groups, right.flatten(0, 1), torch.cat((starts, end)), column
 
 
 @functools.cache

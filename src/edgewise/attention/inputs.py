@@ -1,6 +1,7 @@
 """The arguments of an attention call: checked and normalised once, then passed on whole."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgewise.attention.checks import (
+    FLOATS,
+    check_device,
+    check_dropout,
+    check_like_query,
+    check_shape,
+    check_tensor,
+    check_type,
+)
 from edgewise.attention.compatibility import Compatibility, DotProduct
-from edgewise.attention.relations import Relation, check_like_query, has_values
-from edgewise.attention.shapes import Keys, Mask, Queries, Table
+from edgewise.attention.relations import Relation, has_values
+from edgewise.attention.shapes import EdgeVectorTensor, Keys, Labels, Mask, Queries, Table
 from edgewise.errors import ArgumentError
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 LOWERED_BY_AUTOCAST = (torch.float32, torch.bfloat16, torch.float16)
 
+RELATIONS = "RelativePositions, EdgeLabels, EdgeList, EdgeVectors or None"
 DOT_PRODUCT = DotProduct()
 
 
@@ -56,6 +66,10 @@ class AttentionInputs:
         return isinstance(self.compatibility, DotProduct)
 
     @property
+    def has_unlabelled(self) -> bool:
+        return self.relations is not None and self.relations.has_unlabelled
+
+    @property
     def tables_per_head(self) -> bool:
         tables = (self.key_table, self.value_table)
         return any(table is not None and table.dim() == 3 for table in tables)
@@ -65,24 +79,27 @@ class AttentionInputs:
 
     def map_floats(self, function: Callable[[Tensor], Tensor]) -> "AttentionInputs":
         """Return the inputs with each floating-point tensor replaced by `function` of it."""
-        tables = (self.key_table, self.value_table)
-        key_table, value_table = (None if x is None else function(x) for x in tables)
+        names = ("query", "key", "value", "key_table", "value_table")
+        tensors = {name: function(x) for name in names if (x := getattr(self, name)) is not None}
         relations = self.relations
         if relations is not None and not relations.has_labels:
             relations = relations.map_tensors(function)
-        return self.replace(
-            query=function(self.query),
-            key=function(self.key),
-            value=function(self.value),
-            relations=relations,
-            key_table=key_table,
-            value_table=value_table,
-            compatibility=self.compatibility.map_tensors(function),
-        )
+        compatibility = self.compatibility.map_tensors(function)
+        return self.replace(relations=relations, compatibility=compatibility, **tensors)
 
     def cast(self, dtype: torch.dtype) -> "AttentionInputs":
         """Return the inputs with all floating-point tensors in another dtype."""
         return self if self.query.dtype == dtype else self.map_floats(lambda x: x.to(dtype))
+
+    def labels(self) -> Labels | None:
+        """Return the label of every edge; None: no table needs it."""
+        if self.relations is None or not self.has_tables:
+            return None
+        return self.relations.labels_between(self.n_query, self.n_key, self.query.device)
+
+    def edge_vectors(self, name: str) -> EdgeVectorTensor | None:
+        """Return `edge_key` or `edge_value` of a relation without labels; None: it has none."""
+        return None if self.relations is None else self.relations.vectors(name)
 
     def allowed(self) -> Mask | None:
         """Return where queries may attend, by mask and causality; None: everywhere."""
@@ -108,15 +125,12 @@ class AttentionInputs:
             return self
         if has_values(self.key) and bool((self.key.sum() + self.value.sum()).isfinite()):
             return self
-        hidden = None if self.mask is None else ~self.mask.any(-2)
+        hidden = [] if self.mask is None else [~self.mask.any(-2)[..., None]]
         if future is not None:
-            future = future[:, None] if future.dim() == 2 else future[None, None]
-            hidden = future if hidden is None else hidden | future
-        assert hidden is not None
-        rows = hidden[..., None]
-        return self.replace(
-            key=self.key.masked_fill(rows, 0.0), value=self.value.masked_fill(rows, 0.0)
-        )
+            hidden.append(future[..., None, :, None])
+        rows = functools.reduce(torch.logical_or, hidden)
+        key, value = self.key.masked_fill(rows, 0.0), self.value.masked_fill(rows, 0.0)
+        return self.replace(key=key, value=value)
 
 
 def normalise(
@@ -137,9 +151,13 @@ def normalise(
 
     Under autocast, floating-point tensors are cast as PyTorch casts those of its own attention.
     """
-    check_types(query, key, value, relations, key_table, value_table, compatibility)
-    check_shapes(query, key, value)
-    mask = check_mask(mask, (*query.shape[:3], key.shape[2]), query.device)
+    check_tensors(query, key, value, key_table=key_table, value_table=value_table)
+    if relations is not None:
+        check_type("relations", relations, RELATIONS, Relation)
+    if compatibility is not None:
+        expected = "Additive(u), Gated() or None"
+        check_type("compatibility", compatibility, expected, Compatibility)
+    mask = check_mask(mask, query, key.shape[2])
     inputs = AttentionInputs(
         *(query, key, value, relations, key_table, value_table, mask, causal, dropout),
         scale=1 / math.sqrt(query.shape[-1]) if scale is None else 1.0,
@@ -169,11 +187,8 @@ def scaled(inputs: AttentionInputs, scale: float | Tensor) -> AttentionInputs:
         if not math.isfinite(scale):
             raise ArgumentError(f"scale must be a finite number or None; got {scale}")
         return inputs.replace(scale=float(scale))
-    if scale.dim() != 0 or not scale.is_floating_point():
-        raise ArgumentError(
-            "scale must be a number or a floating-point tensor with no dimensions; "
-            f"got {scale.dtype} {list(scale.shape)}"
-        )
+    expected = "a number or a floating-point tensor with no dimensions"
+    check_tensor("scale", scale, expected, FLOATS, 0)
     if not inputs.compatibility.is_linear_in_query:
         raise ArgumentError(
             f"scale must be a number with compatibility={type(inputs.compatibility).__name__}; "
@@ -192,11 +207,29 @@ def simplified(inputs: AttentionInputs) -> AttentionInputs:
             inputs = inputs.replace(relations=None)
     if inputs.is_dot_product:
         return inputs
-    has_edge_keys = inputs.key_table is not None or (
-        relations is not None and relations.vectors("edge_key") is not None
-    )
+    has_edge_keys = inputs.key_table is not None or inputs.edge_vectors("edge_key") is not None
     simpler = inputs.compatibility.simplified(has_edge_keys=has_edge_keys)
     return inputs.replace(compatibility=simpler)
+
+
+def check_tensors(query: Tensor, key: Tensor, value: Tensor, **tables: Tensor | None) -> None:
+    """Raise ArgumentError unless these are tensors, and query, key and value fit each other."""
+    expected = "a float32, float64, bfloat16 or float16 tensor [batch, head, n, d_head]"
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, tensor, expected, FLOATS, 4)
+    for name, table in tables.items():
+        if table is not None:
+            expected = "a floating-point tensor [label, d_head] or [head, label, d_head]"
+            check_tensor(name, table, expected, FLOATS, 2, 3)
+    batch, heads, _, d_head = query.shape
+    if d_head == 0:
+        raise ArgumentError("query must have a d_head of 1 or more; got 0")
+    if (key.shape[0], key.shape[1], key.shape[3]) != (batch, heads, d_head):
+        raise ArgumentError(
+            f"key must be [{batch}, {heads}, n_key, {d_head}], with the batch, head and d_head of "
+            f"the query; got {list(key.shape)}"
+        )
+    check_shape("value", value, "{}, as key is", key.shape)
 
 
 def check(inputs: AttentionInputs) -> None:
@@ -218,60 +251,8 @@ def check(inputs: AttentionInputs) -> None:
             )
         relations.check_table(name, table, query)
         check_like_query(name, table, query)
-    if not 0.0 <= inputs.dropout < 1.0:
-        raise ArgumentError(f"dropout must be in [0, 1); got {inputs.dropout}")
+    check_dropout(inputs.dropout)
     check_causal(inputs)
-
-
-def check_types(
-    query: object,
-    key: object,
-    value: object,
-    relations: object,
-    key_table: object,
-    value_table: object,
-    compatibility: object,
-) -> None:
-    """Raise ArgumentError for arguments of another type."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, Tensor):
-            raise ArgumentError(f"{name} must be a tensor; got {type(tensor).__name__}")
-        if tensor.dim() != 4:
-            raise ArgumentError(
-                f"{name} must be [batch, head, n, d_head]; got {list(tensor.shape)}"
-            )
-        if tensor.dtype not in DTYPES:
-            raise ArgumentError(
-                f"{name} must be float32, float64, bfloat16 or float16; got {tensor.dtype}"
-            )
-    if relations is not None and not isinstance(relations, Relation):
-        raise ArgumentError(
-            "relations must be RelativePositions, EdgeLabels, EdgeList, EdgeVectors or None; "
-            f"got {type(relations).__name__}"
-        )
-    for name, table in (("key_table", key_table), ("value_table", value_table)):
-        if table is not None and not isinstance(table, Tensor):
-            raise ArgumentError(f"{name} must be a tensor; got {type(table).__name__}")
-    if compatibility is not None and not isinstance(compatibility, Compatibility):
-        raise ArgumentError(
-            f"compatibility must be Additive(u), Gated() or None; got {compatibility!r}"
-        )
-
-
-def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise ArgumentError unless query, key and value fit each other."""
-    batch, heads, _, d_head = key.shape
-    if (query.shape[0], query.shape[1], query.shape[3]) != (batch, heads, d_head):
-        raise ArgumentError(
-            "key must have the query's batch, head and d_head, "
-            f"[{query.shape[0]}, {query.shape[1]}, n_key, {query.shape[3]}]; got {list(key.shape)}"
-        )
-    if d_head == 0:
-        raise ArgumentError("query must have a d_head of 1 or more; got 0")
-    if value.shape != key.shape:
-        raise ArgumentError(
-            f"value must have the key's shape, {list(key.shape)}; got {list(value.shape)}"
-        )
 
 
 def check_causal(inputs: AttentionInputs) -> None:
@@ -292,29 +273,24 @@ def check_causal(inputs: AttentionInputs) -> None:
         )
 
 
-def check_mask(mask: object, shape: tuple[int, int, int, int], device: torch.device) -> Mask | None:
+def check_mask(mask: Tensor | None, query: Queries, n_key: int) -> Mask | None:
     """Return a mask as 4-D; [n_query, n_key] is shared by all sentences and heads."""
     if mask is None:
         return None
-    if not isinstance(mask, Tensor):
-        raise ArgumentError(f"mask must be a bool tensor; got {type(mask).__name__}")
-    if mask.dtype != torch.bool:
-        raise ArgumentError(
-            f"mask must be bool, True where a query may attend; got {mask.dtype} "
-            "(an additive mask of 0 and -inf is mask == 0)"
-        )
-    if mask.device != device:
-        raise ArgumentError(f"mask must be on the query's device, {device}; got {mask.device}")
-    _, _, n_query, n_key = shape
-    if mask.dim() == 2 and list(mask.shape) == [n_query, n_key]:
-        return mask[None, None]
-    fits = mask.dim() == 4 and all(
-        got in (1, full) for got, full in zip(mask.shape, shape, strict=True)
+    expected = (
+        "a bool tensor, True where a query may attend (an additive mask of 0 and -inf is mask == 0)"
     )
-    if not fits:
+    check_tensor("mask", mask, expected, (torch.bool,))
+    check_device("mask", mask, query)
+    shape = [*query.shape[:3], n_key]
+    if list(mask.shape) == shape[2:]:
+        return mask[None, None]
+    if mask.dim() != 4 or any(
+        size not in (1, full) for size, full in zip(mask.shape, shape, strict=True)
+    ):
         raise ArgumentError(
-            f"mask must be [n_query, n_key], here [{n_query}, {n_key}], or 4-D and broadcast to "
-            f"[batch, head, n_query, n_key], here {list(shape)}; got {list(mask.shape)} "
+            f"mask must be [n_query, n_key], here {shape[2:]}, or 4-D and broadcast to "
+            f"[batch, head, n_query, n_key], here {shape}; got {list(mask.shape)} "
             "(a padding mask [batch, n_key] is mask[:, None, None, :])"
         )
     return mask

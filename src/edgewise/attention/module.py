@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from edgewise.attention.api import relation_attention
 from edgewise.attention.backends import check_method
+from edgewise.attention.backends.base import named
 from edgewise.attention.cache import AttentionState
-from edgewise.attention.compatibility import Compatibility
+from edgewise.attention.checks import check_dropout, check_shape, check_type
+from edgewise.attention.compatibility import Compatibility, DotProduct
 from edgewise.attention.inputs import check_mask
 from edgewise.attention.relations import Relation, RelativePositions
 from edgewise.errors import ArgumentError
@@ -51,12 +53,13 @@ class RelationAttention(nn.Module):
         method: str = "auto",
     ) -> None:
         super().__init__()
-        check_settings(d_model, heads, d_head, dropout, max_distance, n_labels, compatibility)
         check_method(method)
+        check_dropout(dropout)
+        self.d_head = check_sizes(d_model, heads, d_head)
         self.d_model, self.heads, self.dropout, self.per_head = d_model, heads, dropout, per_head
-        self.d_head = d_model // heads if d_head is None else d_head
         self.max_distance, self.n_labels, self.method = max_distance, n_labels, method
         self.compatibility = compatibility
+        self._check_kind()
         inner = heads * self.d_head
         self.query = nn.Linear(d_model, inner, bias=bias)
         self.key = nn.Linear(d_model, inner, bias=bias)
@@ -83,13 +86,10 @@ class RelationAttention(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        for table in (self.key_table, self.value_table):
-            if table is not None:
-                bound = math.sqrt(6 / (table.shape[-2] + table.shape[-1]))
-                nn.init.uniform_(table, -bound, bound)
-        for name in self._compatibility_shapes():
-            parameter = getattr(self, name)
-            bound = math.sqrt(6 / (1 + parameter.shape[-1]))
+        tables = [(x, x.shape[-2]) for x in (self.key_table, self.value_table) if x is not None]
+        vectors = [(getattr(self, name), 1) for name in self._compatibility_shapes()]
+        for parameter, rows in (*tables, *vectors):
+            bound = math.sqrt(6 / (rows + parameter.shape[-1]))
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(
@@ -113,7 +113,7 @@ class RelationAttention(nn.Module):
         self._check_relations(relations, state)
         query, key, value = self.project(x)
         offset = 0 if state is None else state.length
-        mask = self._mask(mask, x, n_key=offset + x.shape[1])
+        mask = self._mask(mask, query, n_key=offset + x.shape[1])
         if state is not None:
             causal = True
             key, value = state.append(key, value)
@@ -158,56 +158,64 @@ class RelationAttention(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        tables = [
-            n for n, t in (("keys", self.key_table), ("values", self.value_table)) if t is not None
-        ]
-        where = f", on {' and '.join(tables)}" if tables else ""
-        labels = f"max_distance={self.max_distance}"
-        labels = labels if self.n_labels is None else f"n_labels={self.n_labels}"
-        return (
-            f"d_model={self.d_model}, heads={self.heads}, d_head={self.d_head}, "
-            f"{labels}, per_head={self.per_head}, dropout={self.dropout}{where}"
-            f"{'' if self.compatibility is None else f', {self.compatibility.__name__}'}"
-        )
+        labels = "max_distance" if self.n_labels is None else "n_labels"
+        names = "d_model", "heads", "d_head", labels, "per_head", "dropout"
+        shown = [f"{name}={getattr(self, name)}" for name in names]
+        tables = {"keys": self.key_table, "values": self.value_table}
+        if where := " and ".join(name for name, table in tables.items() if table is not None):
+            shown.append(f"on {where}")
+        if self.compatibility is not None:
+            shown.append(self.compatibility.__name__)
+        return ", ".join(shown)
+
+    def _check_kind(self) -> None:
+        """Raise ArgumentError for a relation or a compatibility that no layer can have."""
+        if self.max_distance is not None and self.n_labels is not None:
+            raise ArgumentError(
+                "give max_distance or n_labels, not both; got "
+                f"{self.max_distance} and {self.n_labels} "
+                "(EdgeLabels.over makes labels of a graph and of distances)"
+            )
+        if self.n_labels is not None and self.n_labels < 1:
+            raise ArgumentError(f"n_labels must be 1 or more; got {self.n_labels}")
+        kind = self.compatibility
+        if kind is not None and not (isinstance(kind, type) and issubclass(kind, Compatibility)):
+            raise ArgumentError(
+                f"compatibility must be a class, Additive or Gated, or None; got {kind!r} "
+                "(the layer creates its parameters)"
+            )
 
     def _check_relations(self, relations: Relation | None, state: AttentionState | None) -> None:
         """Raise ArgumentError for relations that the layer has no tables for."""
-        if relations is not None and not isinstance(relations, Relation):
-            raise ArgumentError(
-                "relations must be EdgeLabels, EdgeList, EdgeVectors or None; "
-                f"got {type(relations).__name__}"
-            )
-        got = "None" if relations is None else type(relations).__name__
-        if isinstance(relations, RelativePositions):
-            raise ArgumentError(
-                "relative positions are set by RelationAttention(..., max_distance=...); "
-                f"got relations={got}"
-            )
+        if relations is not None:
+            expected = "EdgeLabels, EdgeList, EdgeVectors or None"
+            check_type("relations", relations, expected, Relation)
         if state is not None and (relations is not None or self.n_labels is not None):
             raise ArgumentError("a state is of a sequence; a graph is given whole: leave one out")
-        if self.n_labels is None:
-            if relations is not None and relations.has_labels and relations.is_dense:
-                raise ArgumentError(f"relations={got} needs a layer with n_labels")
-        elif relations is None or not relations.has_labels:
+        has_labels = relations is not None and relations.has_labels
+        if self.n_labels is not None:
+            fits = has_labels and not isinstance(relations, RelativePositions)
+            expected = "EdgeLabels(...) or EdgeList(...) at each call"
+        elif self.max_distance is not None:
+            fits, expected = relations is None, "None"
+        else:
+            fits = relations is None or not (has_labels and relations.is_dense)
+            expected = "EdgeList, EdgeVectors or None"
+        if not fits:
             raise ArgumentError(
-                "a layer with n_labels needs relations=EdgeLabels(...) or EdgeList(...) at each "
-                f"call; got {got}"
+                f"relations must be {expected} in a layer with max_distance={self.max_distance} "
+                f"and n_labels={self.n_labels}; got relations={named(relations)} "
+                "(max_distance is for relative positions, n_labels for graphs; EdgeLabels.over has "
+                "both)"
             )
-        elif relations.n_labels is not None and relations.n_labels > self.n_labels:
+        n_labels = None if relations is None else relations.n_labels
+        if n_labels is not None and self.n_labels is not None and n_labels > self.n_labels:
             raise ArgumentError(
-                f"labels must be below n_labels of the layer, {self.n_labels}; "
-                f"got {relations.n_labels - 1}"
-            )
-        if self.max_distance is not None and relations is not None:
-            raise ArgumentError(
-                f"relations={got} is for a layer without max_distance; this one has "
-                f"max_distance={self.max_distance} (EdgeLabels.over has distances and a graph)"
+                f"labels must be below n_labels of the layer, {self.n_labels}; got {n_labels - 1}"
             )
 
     def _compatibility_shapes(self) -> dict[str, tuple[int, ...]]:
-        if self.compatibility is None:
-            return {}
-        return self.compatibility.parameter_shapes(self.heads, self.d_head)
+        return (self.compatibility or DotProduct).parameter_shapes(self.heads, self.d_head)
 
     def _compatibility(self, query: Tensor) -> Compatibility | None:
         if self.compatibility is None:
@@ -215,56 +223,26 @@ class RelationAttention(nn.Module):
         names = self._compatibility_shapes()
         return self.compatibility(**{name: getattr(self, name).to(query.dtype) for name in names})
 
-    def _mask(self, mask: Tensor | None, x: Tensor, n_key: int) -> Tensor | None:
+    def _mask(self, mask: Tensor | None, query: Tensor, n_key: int) -> Tensor | None:
         """Return a mask as 4-D; it is checked before the state is changed."""
-        batch, n, _ = x.shape
         if isinstance(mask, Tensor) and mask.dim() == 2:
-            if list(mask.shape) != [batch, n_key]:
-                raise ArgumentError(
-                    f"mask must be [batch, n_key], here [{batch}, {n_key}], or 4-D; "
-                    f"got {list(mask.shape)}"
-                )
+            expected = "[batch, n_key], here {}, or 4-D"
+            check_shape("mask", mask, expected, (query.shape[0], n_key))
             mask = mask[:, None, None, :]
-        return check_mask(mask, (batch, self.heads, n, n_key), x.device)
+        return check_mask(mask, query, n_key)
 
     def _table(self, table: Tensor | None, query: Tensor) -> Tensor | None:
         """Return a table in the dtype of the projections, which autocast may lower."""
         return None if table is None else table.to(query.dtype)
 
 
-def check_settings(
-    d_model: int,
-    heads: int,
-    d_head: int | None,
-    dropout: float,
-    max_distance: int | None,
-    n_labels: int | None,
-    compatibility: type[Compatibility] | None,
-) -> None:
-    """Raise ArgumentError for settings that no layer can have."""
-    if d_model < 1 or heads < 1:
+def check_sizes(d_model: int, heads: int, d_head: int | None) -> int:
+    """Return d_head, d_model / heads by default; ArgumentError if no layer has these sizes."""
+    if d_model < 1 or heads < 1 or (d_head is None and d_model % heads != 0):
         raise ArgumentError(
-            f"d_model and heads must be 1 or more; got d_model={d_model}, heads={heads}"
-        )
-    if d_head is None and d_model % heads != 0:
-        raise ArgumentError(
-            "d_model must be a multiple of heads unless d_head is given; "
-            f"got d_model={d_model}, heads={heads}"
+            "d_model and heads must be 1 or more, and d_model a multiple of heads unless d_head is "
+            f"given; got d_model={d_model}, heads={heads}"
         )
     if d_head is not None and d_head < 1:
         raise ArgumentError(f"d_head must be 1 or more; got {d_head}")
-    if not 0.0 <= dropout < 1.0:
-        raise ArgumentError(f"dropout must be in [0, 1); got {dropout}")
-    if max_distance is not None and n_labels is not None:
-        raise ArgumentError(
-            f"give max_distance or n_labels, not both; got {max_distance} and {n_labels} "
-            "(EdgeLabels.over makes labels of a graph and of distances)"
-        )
-    if n_labels is not None and n_labels < 1:
-        raise ArgumentError(f"n_labels must be 1 or more; got {n_labels}")
-    is_class = isinstance(compatibility, type) and issubclass(compatibility, Compatibility)
-    if compatibility is not None and not is_class:
-        raise ArgumentError(
-            f"compatibility must be a class, Additive or Gated, or None; got {compatibility!r} "
-            "(the layer creates its parameters)"
-        )
+    return d_model // heads if d_head is None else d_head

@@ -37,7 +37,7 @@ def attention_parts(
     attended, zeros for a query with nothing to attend. The arguments are those of
     `relation_attention`, without `EdgeList`, which has no such matrix.
     """
-    if relations is not None and isinstance(relations, Relation) and not relations.is_dense:
+    if isinstance(relations, Relation) and not relations.is_dense:
         raise ArgumentError(
             "attention_parts needs an edge between all queries and keys; "
             f"got relations={type(relations).__name__} (use EdgeLabels and a mask instead)"
@@ -46,10 +46,7 @@ def attention_parts(
         *(query, key, key, relations), key_table=key_table, mask=mask, causal=causal, scale=scale
     )
     content = inputs.scale * (inputs.query @ inputs.key.mT)
-    labels = composite.edge_labels(inputs)
-    relation = composite.edge_logits(inputs, inputs.query * inputs.scale, labels)
-    logits = content if relation is None else content + relation
-    weights = composite.masked_softmax(logits, inputs.allowed())
-    return AttentionParts(
-        content, torch.zeros_like(content) if relation is None else relation, weights
-    )
+    relation = composite.edge_logits(inputs, inputs.query * inputs.scale, inputs.labels())
+    relation = torch.zeros_like(content) if relation is None else relation
+    weights = composite.masked_softmax(content + relation, inputs.allowed())
+    return AttentionParts(content, relation, weights)

@@ -1,7 +1,7 @@
 """PyTorch's private functions: every call to one is in this file.
 
-`has_flash` tells whether this PyTorch has the fused CPU kernels as they are called here; where it
-has not, the `blockwise` backend is not available.
+Where `has_flash` is false, PyTorch does not have the fused CPU kernels as they are called here, and
+the `blockwise` backend is not available.
 
 Undocumented behaviour of the fused kernels (each has a test in tests/unit/test_private.py):
 - a last dimension that is not contiguous gives wrong numbers;
@@ -24,34 +24,32 @@ from torch.utils import _pytree
 from edgewise.attention.shapes import Keys, Mask, Queries
 
 LogSumExp = Float[Tensor, "batch head n_query"]
+QKV = tuple[Queries, Keys, Keys]
+Merged = tuple[Queries, LogSumExp]  # attention over some keys; log-sum-exp to merge it with others
+Bias = Float[Tensor, "#batch #head #n_query #n_key"]
 Rows = Float[Tensor, "*rows n_key"]
 
 VECTOR = 16  # float32 values in the widest register, of AVX-512
 
 
+def _has_arguments(name: str, arguments: str, overload: str = "default") -> bool:
+    """Return whether PyTorch has this operator with these arguments."""
+    op = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    return op is not None and [x.name for x in op._schema.arguments] == arguments.split()
+
+
 def _has_flash() -> bool:
-    inputs = ["query", "key", "value"]
-    options = ["dropout_p", "is_causal", "attn_mask", "scale"]
-    saved = ["grad_out", *inputs, "out", "logsumexp"]
-    name = "_scaled_dot_product_flash_attention_for_cpu"
-    return _has_arguments(name, "default", [*inputs, *options]) and _has_arguments(
-        f"{name}_backward", "default", [*saved, *options]
+    name, inputs = "_scaled_dot_product_flash_attention_for_cpu", "query key value"
+    options = "dropout_p is_causal attn_mask scale"
+    return _has_arguments(name, f"{inputs} {options}") and _has_arguments(
+        f"{name}_backward", f"grad_out {inputs} out logsumexp {options}"
     )
 
 
-def _has_softmax_backward() -> bool:
-    arguments = ["grad_output", "output", "dim", "input_dtype", "grad_input"]
-    return _has_arguments("_softmax_backward_data", "out", arguments)
-
-
-def _has_arguments(name: str, overload: str, arguments: list[str]) -> bool:
-    """Return whether PyTorch has this operator with these arguments."""
-    operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    return operator is not None and [x.name for x in operator._schema.arguments] == arguments
-
-
 HAS_FLASH = _has_flash()
-HAS_SOFTMAX_BACKWARD = _has_softmax_backward()
+HAS_SOFTMAX_BACKWARD = _has_arguments(
+    "_softmax_backward_data", "grad_output output dim input_dtype grad_input", overload="out"
+)
 
 
 def has_flash(device: torch.device) -> bool:
@@ -59,19 +57,19 @@ def has_flash(device: torch.device) -> bool:
     return HAS_FLASH and device.type == "cpu"
 
 
-def additive(mask: Mask, dtype: torch.dtype) -> Float[Tensor, "#batch #head #n_query #n_key"]:
+def additive(mask: Mask | None, dtype: torch.dtype) -> Bias | None:
     """Return 0 where a query may attend and -inf elsewhere, to be added to logits."""
+    if mask is None:
+        return None
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
 
 
-def flash(
-    query: Queries, key: Keys, value: Keys, mask: Mask | None, scale: float
-) -> tuple[Queries, LogSumExp]:
+def flash(inputs: QKV, mask: Mask | None, scale: float) -> Merged:
     """Return plain attention and its log-sum-exp, -inf where a query may attend nothing."""
-    assert query.shape[2] > 0 and key.shape[2] > 0
-    bias = None if mask is None else additive(mask, query.dtype)
+    assert all(x.shape[2] > 0 for x in inputs)
+    bias = additive(mask, inputs[0].dtype)
     output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, False, attn_mask=bias, scale=scale
+        *inputs, 0.0, False, attn_mask=bias, scale=scale
     )
     if mask is not None:
         empty = ~mask.any(-1)
@@ -81,26 +79,18 @@ def flash(
 
 
 def flash_backward(
-    grad: Queries,
-    query: Queries,
-    key: Keys,
-    value: Keys,
-    output: Queries,
-    logsumexp: LogSumExp,
-    mask: Mask | None,
-    scale: float,
-) -> tuple[Queries, Keys, Keys]:
+    grad: Queries, inputs: QKV, result: Merged, mask: Mask | None, scale: float
+) -> QKV:
     """Return the gradients of query, key and value for weights exp(logits - logsumexp).
 
     With the output and log-sum-exp of a softmax over more keys, the result is the share of these
     keys in its gradient.
     """
-    assert query.shape[2] > 0 and key.shape[2] > 0
-    bias = None if mask is None else additive(mask, query.dtype)
+    assert all(x.shape[2] > 0 for x in inputs)
+    bias = additive(mask, grad.dtype)
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    tensors = grad, query, key, value, output, logsumexp
-    grad_query, grad_key, grad_value = backward(*tensors, 0.0, False, attn_mask=bias, scale=scale)
-    return grad_query, grad_key, grad_value
+    grads: QKV = backward(grad, *inputs, *result, 0.0, False, attn_mask=bias, scale=scale)
+    return grads
 
 
 def softmax_backward_(grad: Rows, weights: Rows) -> None:

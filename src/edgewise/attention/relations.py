@@ -12,6 +12,15 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from edgewise.attention.checks import (
+    FLOATS,
+    INTEGERS,
+    check_device,
+    check_like_query,
+    check_shape,
+    check_tensor,
+    check_type,
+)
 from edgewise.attention.private import is_plain, is_transforming, register_pytree
 from edgewise.attention.shapes import EdgeVectorTensor, Labels
 from edgewise.errors import ArgumentError
@@ -20,7 +29,7 @@ Positions = Int64[Tensor, "*batch n_query"]
 KeyMask = Bool[Tensor, "*batch n_key"]
 Vectors = Float[Tensor, "*any n_query n_key d_head"]
 
-INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+TABLE = "{} or, with a table per head, {}"
 
 
 class Relation:
@@ -61,15 +70,11 @@ class Relation:
     def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
         """Raise ArgumentError unless a table has a row for every label."""
         _, heads, _, d_head = query.shape
-        shape = list(table.shape)
-        if len(shape) not in (2, 3) or shape[-1] != d_head or shape[:-2] not in ([], [heads]):
+        check_shape(name, table, TABLE, ("label", d_head), (heads, "label", d_head))
+        rows = table.shape[-2]
+        if self.n_labels is not None and rows < self.n_labels:
             raise ArgumentError(
-                f"{name} must be [label, {d_head}] or, with a table per head, "
-                f"[{heads}, label, {d_head}]; got {shape}"
-            )
-        if self.n_labels is not None and shape[-2] < self.n_labels:
-            raise ArgumentError(
-                f"labels must be below the number of rows of {name}, {shape[-2]}; "
+                f"labels must be below the number of rows of {name}, {rows}; "
                 f"got {self.n_labels - 1}"
             )
 
@@ -127,22 +132,15 @@ class RelativePositions(Relation):
     query_offset: int | Int64[Tensor, " batch"] = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_distance, bool) or not isinstance(self.max_distance, int):
-            raise ArgumentError(f"max_distance must be an int; got {self.max_distance!r}")
-        if self.max_distance < 0:
+        k, offset = self.max_distance, self.query_offset
+        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
             raise ArgumentError(
-                f"max_distance must be 0 or more; got {self.max_distance} "
+                f"max_distance must be an int, 0 or more; got {k!r} "
                 "(0 is one label for every edge; for plain attention pass relations=None)"
             )
-        offset = self.query_offset
-        if isinstance(offset, Tensor):
-            if offset.dtype != torch.int64 or offset.dim() != 1:
-                raise ArgumentError(
-                    "query_offset must be an int or an int64 tensor [batch]; "
-                    f"got {offset.dtype} {list(offset.shape)}"
-                )
-        elif isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
-            raise ArgumentError(f"query_offset must be an int or an int64 tensor; got {offset!r}")
+        if isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
+            expected = "an int or an int64 tensor [batch]"
+            check_tensor("query_offset", offset, expected, (torch.int64,), 1)
 
     @property
     def n_labels(self) -> int:  # type: ignore[override]
@@ -158,38 +156,33 @@ class RelativePositions(Relation):
         k = self.max_distance
         return self.distances(n_query, n_key, device).clamp(-k, k) + k
 
-    def labels_between(self, n_query: int, n_key: int, device: torch.device) -> Labels:
-        return self.labels(n_query, n_key, device)
+    labels_between = labels
 
     def query_positions(self, n_query: int, device: torch.device | None = None) -> Positions:
-        positions = torch.arange(n_query, device=device)
-        if isinstance(self.query_offset, Tensor):
-            return positions + self.query_offset.to(device)[:, None]
-        return positions + self.query_offset
+        return torch.arange(n_query, device=device) + self._offset(device)
 
     def future_keys(self, n_query: int, n_key: int, device: torch.device) -> KeyMask | None:
-        end = self.query_offset + n_query
-        if isinstance(end, Tensor):
-            return torch.arange(n_key, device=device) >= end.to(device)[:, None]
-        return torch.arange(n_key, device=device) >= end if n_key > end else None
+        end = self._offset(device) + n_query
+        if not isinstance(end, Tensor) and n_key <= end:
+            return None
+        return torch.arange(n_key, device=device) >= end
 
     def check(self, query: Tensor, key: Tensor) -> None:
-        offset, batch = self.query_offset, query.shape[0]
-        if isinstance(offset, Tensor) and offset.shape[0] != batch:
-            raise ArgumentError(
-                f"query_offset must have one offset per sentence, [{batch}]; "
-                f"got {list(offset.shape)}"
-            )
+        if isinstance(self.query_offset, Tensor):
+            expected = "one offset per sentence, {}"
+            check_shape("query_offset", self.query_offset, expected, (query.shape[0],))
 
     def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
-        _, heads, _, d_head = query.shape
-        labels, shape = self.n_labels, list(table.shape)
-        if shape not in ([labels, d_head], [heads, labels, d_head]):
-            raise ArgumentError(
-                f"{name} must be [{labels}, {d_head}] or, with a table per head, "
-                f"[{heads}, {labels}, {d_head}] (max_distance {self.max_distance} has "
-                f"{labels} labels); got {shape}"
-            )
+        (_, heads, _, d_head), rows = query.shape, self.n_labels
+        shapes = (rows, d_head), (heads, rows, d_head)
+        if table.shape not in shapes:
+            expected = f"{TABLE} (max_distance {self.max_distance} has {rows} labels)"
+            check_shape(name, table, expected, *shapes)
+
+    def _offset(self, device: torch.device | None) -> int | Int64[Tensor, "batch 1"]:
+        """Return what is added to the rows of queries, to broadcast with [batch, n_query]."""
+        offset = self.query_offset
+        return offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,16 +204,11 @@ class EdgeLabels(Relation):
 
     def __post_init__(self) -> None:
         labels = self.labels
-        if not isinstance(labels, Tensor):
-            raise ArgumentError(f"labels must be a tensor; got {type(labels).__name__}")
-        if labels.dtype not in INTEGERS:
-            names = ", ".join(str(each).removeprefix("torch.") for each in INTEGERS)
-            raise ArgumentError(f"labels must be of an int type ({names}); got {labels.dtype}")
-        if labels.dim() not in (2, 3):
-            raise ArgumentError(
-                "labels must be [n_query, n_key] or [batch, n_query, n_key]; "
-                f"got {list(labels.shape)}"
-            )
+        expected = (
+            "an int8, int16, int32, int64 or uint8 tensor [n_query, n_key] or "
+            "[batch, n_query, n_key]"
+        )
+        check_tensor("labels", labels, expected, INTEGERS, 2, 3)
         # A copy, so that what was checked is what is used.
         object.__setattr__(self, "labels", labels.clone())
         if has_values(labels):
@@ -248,10 +236,7 @@ class EdgeLabels(Relation):
         >>> EdgeLabels.over(RelativePositions(1), parse).labels.tolist()
         [[1, 3], [0, 1]]
         """
-        if not isinstance(positions, RelativePositions):
-            raise ArgumentError(
-                f"positions must be RelativePositions; got {type(positions).__name__}"
-            )
+        check_type("positions", positions, "RelativePositions", RelativePositions)
         graph = cls(labels).labels.long()
         distances = positions.labels(graph.shape[-2], graph.shape[-1], graph.device)
         if graph.dim() == distances.dim() == 3 and len(graph) != len(distances):
@@ -272,12 +257,9 @@ class EdgeLabels(Relation):
 
     def check(self, query: Tensor, key: Tensor) -> None:
         (batch, _, n_query, _), n_key = query.shape, key.shape[2]
-        if list(self.labels.shape) not in ([n_query, n_key], [batch, n_query, n_key]):
-            raise ArgumentError(
-                f"labels must have a row per query and a column per key, [{n_query}, {n_key}], or "
-                f"one such matrix per item, [{batch}, {n_query}, {n_key}]; "
-                f"got {list(self.labels.shape)}"
-            )
+        expected = "a row per query and a column per key, {}, or one such matrix per item, {}"
+        shapes = (n_query, n_key), (batch, n_query, n_key)
+        check_shape("labels", self.labels, expected, *shapes)
         check_device("labels", self.labels, query)
 
 
@@ -303,18 +285,12 @@ class EdgeVectors(Relation):
                 "EdgeVectors needs edge_key or edge_value; got None and None "
                 "(relations=None is plain attention)"
             )
-        for name in ("edge_key", "edge_value"):
-            vectors = getattr(self, name)
-            if vectors is None:
-                continue
-            if isinstance(vectors, Tensor) and not vectors.is_floating_point():
-                raise ArgumentError(f"{name} must be of a float type; got {vectors.dtype}")
-            if not isinstance(vectors, Tensor) or vectors.dim() not in (3, 4, 5):
-                got = list(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
-                raise ArgumentError(
-                    f"{name} must be [n_query, n_key, d_head], with a batch before it, or with "
-                    f"batch and head; got {got}"
-                )
+        expected = (
+            "a floating-point tensor [n_query, n_key, d_head], with a batch before it, or with "
+            "batch and head"
+        )
+        for name, vectors in self._given():
+            check_tensor(name, vectors, expected, FLOATS, 3, 4, 5)
 
     def vectors(self, name: str) -> EdgeVectorTensor | None:
         vectors: Tensor | None = getattr(self, name)
@@ -324,21 +300,12 @@ class EdgeVectors(Relation):
 
     def check(self, query: Tensor, key: Tensor) -> None:
         batch, heads, n_query, d_head = query.shape
-        last = [n_query, key.shape[2], d_head]
-        for name in ("edge_key", "edge_value"):
-            vectors = getattr(self, name)
-            if vectors is None:
-                continue
-            shape = list(vectors.shape)
-            fits = shape[-3:] == last and (
-                shape[:-3] in ([], [batch])
-                or (len(shape) == 5 and shape[0] in (1, batch) and shape[1] in (1, heads))
-            )
-            if not fits:
-                raise ArgumentError(
-                    f"{name} must be {last}, {[batch, *last]}, or {[batch, heads, *last]} with "
-                    f"sizes of 1 for batch and head; got {shape}"
-                )
+        last = n_query, key.shape[2], d_head
+        expected = "{}, {}, or {} with sizes of 1 for batch and head"
+        shared = ((1, heads), (batch, 1), (1, 1))
+        shapes = last, (batch, *last), (batch, heads, *last), *((*x, *last) for x in shared)
+        for name, vectors in self._given():
+            check_shape(name, vectors, expected, *shapes)
             check_like_query(name, vectors, query)
 
     def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
@@ -347,20 +314,6 @@ class EdgeVectors(Relation):
             "the vectors itself (leave the table out)"
         )
 
-
-def check_device(name: str, tensor: Tensor, query: Tensor) -> None:
-    """Raise ArgumentError unless a tensor is on the device of the query."""
-    if tensor.device != query.device:
-        raise ArgumentError(
-            f"{name} must be on the query's device, {query.device}; got {tensor.device}"
-        )
-
-
-def check_like_query(name: str, tensor: Tensor, query: Tensor) -> None:
-    """Raise ArgumentError unless a tensor has the query's dtype and device."""
-    if tensor.dtype != query.dtype:
-        raise ArgumentError(
-            f"{name} must have the query's dtype, {query.dtype}; got {tensor.dtype} "
-            f"({name}.to(query.dtype) converts it)"
-        )
-    check_device(name, tensor, query)
+    def _given(self) -> list[tuple[str, Vectors]]:
+        given = (("edge_key", self.edge_key), ("edge_value", self.edge_value))
+        return [(name, vectors) for name, vectors in given if vectors is not None]

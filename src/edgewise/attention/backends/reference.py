@@ -13,15 +13,21 @@ from edgewise.attention.backends.base import Backend
 from edgewise.attention.composite import masked_softmax
 from edgewise.attention.edge_list import EdgeList
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.shapes import EdgeVectorTensor, Queries, Table
+from edgewise.attention.shapes import Queries, Table
 
 
 def run(inputs: AttentionInputs) -> Queries:
     """Return z_i = sum_j alpha_ij (x_j W^V + a^V_ij), alpha the softmax of e_ij over j."""
     if isinstance(inputs.relations, EdgeList):
         return along_edges(inputs, inputs.relations)
-    edge_key = edge_vectors(inputs, "edge_key", inputs.key_table)
-    edge_value = edge_vectors(inputs, "edge_value", inputs.value_table)
+    labels = inputs.labels()
+    if labels is not None and labels.dim() == 2:
+        labels = labels[None]
+    edge_key, edge_value = inputs.edge_vectors("edge_key"), inputs.edge_vectors("edge_value")
+    if labels is not None and inputs.key_table is not None:
+        edge_key = table_rows(inputs.key_table, labels)
+    if labels is not None and inputs.value_table is not None:
+        edge_value = table_rows(inputs.value_table, labels)
 
     # Eq. 4: e_ij = x_i W^Q (x_j W^K + a^K_ij)^T / sqrt(d_z), or another compatibility
     query, key = inputs.query.unsqueeze(3), inputs.key.unsqueeze(2)
@@ -35,24 +41,12 @@ def run(inputs: AttentionInputs) -> Queries:
     return torch.einsum("bhij,bhijd->bhid", weights, values.expand(*weights.shape, -1))
 
 
-def edge_vectors(
-    inputs: AttentionInputs, name: str, table: Table | None
-) -> EdgeVectorTensor | None:
-    """Return a_ij = w[label of (i, j)], or as given, of every edge; None: there are none."""
-    relations = inputs.relations
-    if relations is None:
-        return None
-    if table is None:
-        return relations.vectors(name)
-    labels = relations.labels_between(inputs.n_query, inputs.n_key, inputs.query.device)
-    labels = labels if labels.dim() == 3 else labels[None]
-    return table_rows(table, labels).transpose(0, 1)
-
-
-def table_rows(table: Table, labels: Int[Tensor, "*edges"]) -> Float[Tensor, "#head *edges d_head"]:
-    """Return the vector of each edge, per table; zeros for label -1."""
+def table_rows(
+    table: Table, labels: Int[Tensor, "#batch *edges"]
+) -> Float[Tensor, "#batch #head *edges d_head"]:
+    """Return a_ij = w[label of (i, j)] of every edge; zeros for label -1."""
     tables = table if table.dim() == 3 else table[None]
-    return torch.nn.functional.pad(tables, (0, 0, 0, 1))[:, labels.long()]
+    return torch.nn.functional.pad(tables, (0, 0, 0, 1))[:, labels.long()].transpose(0, 1)
 
 
 def along_edges(inputs: AttentionInputs, graph: EdgeList) -> Queries:
@@ -61,9 +55,9 @@ def along_edges(inputs: AttentionInputs, graph: EdgeList) -> Queries:
     values = inputs.value[:, :, graph.key_index]
     edge_key = None
     if inputs.key_table is not None:
-        edge_key = table_rows(inputs.key_table, graph.labels)[None]
+        edge_key = table_rows(inputs.key_table, graph.labels[None])
     if inputs.value_table is not None:
-        values = values + table_rows(inputs.value_table, graph.labels)[None]
+        values = values + table_rows(inputs.value_table, graph.labels[None])
     logits = inputs.compatibility.logits(query, key, edge_key, inputs.scale)
     queries = torch.arange(inputs.n_query, device=query.device)
     allowed = (graph.query_index == queries[:, None])[None, None]
@@ -71,9 +65,4 @@ def along_edges(inputs: AttentionInputs, graph: EdgeList) -> Queries:
     return torch.dropout(weights, inputs.dropout, train=True) @ values
 
 
-BACKEND = Backend(
-    "reference",
-    supports=lambda inputs: None,
-    cost=lambda inputs: 1000.0,
-    run=run,
-)
+BACKEND = Backend("reference", supports=lambda inputs: None, cost=lambda inputs: 1000.0, run=run)

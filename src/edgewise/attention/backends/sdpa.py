@@ -26,23 +26,20 @@ def supports(inputs: AttentionInputs) -> str | None:
     if (reason := why_not_dot_product(inputs)) is not None:
         return reason
     relations = inputs.relations
-    if relations is None or (relations.has_labels and not inputs.has_tables):
-        return None if relations is None or relations.is_dense else _reason(inputs)
-    if not isinstance(relations, RelativePositions) or relations.max_distance > 0:
-        return _reason(inputs)
+    has_vectors = inputs.has_tables or (relations is not None and not relations.has_labels)
+    has_one_label = isinstance(relations, RelativePositions) and relations.max_distance == 0
+    is_dense = relations is None or relations.is_dense
+    if not is_dense or (has_vectors and not has_one_label):
+        return (
+            "has no edge vectors, except those of RelativePositions(0); "
+            f"got relations={named(relations)}"
+        )
     if inputs.dropout > 0 and inputs.value_table is not None:
         return (
             "has no dropout with a value_table, since weights must sum to one; "
             f"got dropout={inputs.dropout}"
         )
     return None
-
-
-def _reason(inputs: AttentionInputs) -> str:
-    return (
-        "has no edge vectors, except those of RelativePositions(0); "
-        f"got relations={named(inputs.relations)}"
-    )
 
 
 def run(inputs: AttentionInputs) -> Queries:
@@ -53,18 +50,21 @@ def run(inputs: AttentionInputs) -> Queries:
     # A product with 0 keeps the key table in the graph: its gradient is zero, not missing.
     row: Tensor | float = 0.0 if inputs.value_table is None else inputs.value_table
     row = row if inputs.key_table is None else row + 0.0 * inputs.key_table
-    is_live = inputs.mask is None and (not inputs.causal or starts_at_zero(inputs))
-    allowed = None if is_live else inputs.allowed()
-    if allowed is None:
-        return output + row
+    first = first_position(inputs)
+    if inputs.mask is None and (not inputs.causal or (first is not None and first >= 0)):
+        return output + row  # every query may attend the first key
+    allowed = inputs.allowed()
+    assert allowed is not None
     return output + row * allowed.any(-1, keepdim=True).to(output.dtype)
 
 
 def plain(inputs: AttentionInputs) -> Queries:
     """Return attention without edge vectors; zeros for a query with nothing to attend."""
     query, key, value, mask = inputs.query, inputs.key, inputs.value, inputs.mask
-    causal = inputs.causal and not sees_all_keys(inputs)
-    is_square = causal and mask is None and starts_at_zero(inputs)
+    first, n_key = first_position(inputs), inputs.n_key
+    # In a step of decoding, no key comes after the first query.
+    causal = inputs.causal and (first is None or first < n_key - 1)
+    is_square = causal and mask is None and first == 0 and inputs.n_query == n_key
     allowed = inputs.allowed() if causal and not is_square else mask
     if has_hidden_nan(inputs, allowed):
         return composite.attention(inputs.replace(relations=None, mask=allowed, causal=False))
@@ -77,27 +77,19 @@ def plain(inputs: AttentionInputs) -> Queries:
     )
     if allowed is not None and not is_square:
         output = output.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
-    if not at_least(inputs.n_key, private.VECTOR):
+    if not at_least(n_key, private.VECTOR):
         # PyTorch's kernel gives zeros for some rows of NaN, which would hide an error.
         output = output.masked_fill(query.isnan().any(-1, keepdim=True), math.nan)
     return output
 
 
-def starts_at_zero(inputs: AttentionInputs) -> bool:
-    """Return whether query i is at the position of key i."""
+def first_position(inputs: AttentionInputs) -> int | None:
+    """Return the position of the first query; None: it is not the same in all sentences."""
     relations = inputs.relations
-    if not isinstance(relations, RelativePositions):
-        return True
-    offset = relations.query_offset
-    return not isinstance(offset, Tensor) and offset == 0 and inputs.n_query == inputs.n_key
-
-
-def sees_all_keys(inputs: AttentionInputs) -> bool:
-    """Return whether no key comes after the first query, as in a step of decoding."""
-    relations = inputs.relations
-    if not isinstance(relations, RelativePositions) or isinstance(relations.query_offset, Tensor):
-        return False
-    return relations.query_offset >= inputs.n_key - 1
+    if isinstance(relations, RelativePositions):
+        offset = relations.query_offset
+        return None if isinstance(offset, Tensor) else offset
+    return None if relations is not None and relations.sets_positions else 0
 
 
 BACKEND = Backend("sdpa", supports, cost=lambda inputs: 0.25, run=run)

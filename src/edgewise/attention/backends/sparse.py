@@ -31,9 +31,8 @@ def run(inputs: AttentionInputs) -> Queries:
         label_edges = graph.label_edges(table.shape[-2])
         rows = edge_ops.per_group(table, batch)
         logits = logits + edge_ops.edge_products(query, rows, label_edges)
-    return edge_ops.attend(inputs, graph, (logits * inputs.scale).unflatten(0, (batch, heads))).to(
-        dtype
-    )
+    logits = (logits * inputs.scale).unflatten(0, (batch, heads))
+    return edge_ops.attend(inputs, graph, logits).to(dtype)
 
 
 BACKEND = Backend("sparse", supports, cost=lambda inputs: 1.0, run=run)

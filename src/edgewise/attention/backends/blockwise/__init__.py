@@ -12,7 +12,7 @@ from edgewise.attention.backends.base import (
     why_not_positions,
 )
 from edgewise.attention.backends.blockwise import passes
-from edgewise.attention.backends.blockwise.window import Arguments, join_table, prepare_inputs
+from edgewise.attention.backends.blockwise.window import Arguments
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import register
 from edgewise.attention.relations import RelativePositions
@@ -69,26 +69,6 @@ def run(inputs: AttentionInputs) -> Queries:
     return _blockwise(arguments).to(dtype)
 
 
-def _forward(a: Arguments) -> tuple[Tensor, ...]:
-    result, right = passes.forward(prepare_inputs(a))
-    return *result, *right
-
-
-def _fake(a: Arguments) -> tuple[Tensor, ...]:
-    result, right = passes.buffers(a.query, a.causal)
-    return *result, *right
-
-
-def _backward(a: Arguments, grad: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-    result, right = passes.Merged(*saved[:2]), passes.Merged(*saved[2:])
-    grads = passes.backward(prepare_inputs(a), grad, result, right)
-    grad_tables = (
-        join_table(a.key_table, grads.key_table, a.query),
-        join_table(a.value_table, grads.value_table, a.query),
-    )
-    return grads.query, grads.key, grads.value, *grad_tables
-
-
 def _composite(a: Arguments) -> Tensor:
     relations = RelativePositions(a.max_distance, a.offset)
     tensors = a.query, a.key, a.value, relations, a.key_table, a.value_table, a.mask
@@ -98,9 +78,9 @@ def _composite(a: Arguments) -> Tensor:
 _blockwise = register(
     "blockwise_v1",
     Arguments,
-    forward=_forward,
-    backward=_backward,
-    fake=_fake,
+    forward=passes.forward,
+    backward=passes.backward,
+    fake=passes.empty_results,
     composite=_composite,
     n_results=4,
     saves_output=True,
