@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise import RelativePositions
-from edgewise.attention.backends import diagonal
+from edgewise.attention import label_passes
 from edgewise.attention.backends.blockwise import window
 
 
@@ -173,7 +173,7 @@ def test_gradients_under_dropout_are_those_of_finite_differences() -> None:
 
 def test_a_batch_computed_in_parts_equals_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     for batch, limit in ((6, 2), (6, 5), (7, 2), (5, 1)):
-        monkeypatch.setattr(diagonal, "CHUNK", limit * 3 * 9 * 9)
+        monkeypatch.setattr(label_passes, "CHUNK", limit * 3 * 9 * 9)
         for per_head in (False, True):
             inputs = Inputs(batch, 3, 9, 9, 4, RelativePositions(2), per_head=per_head)
             inputs.mask = mask_of("padding on the right", batch, 3, 9, 9, seed=1)

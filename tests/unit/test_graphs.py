@@ -22,8 +22,8 @@ from edgewise import (
     attention_parts,
     relation_attention,
 )
-from edgewise.attention import edge_ops
-from edgewise.attention.backends import chunked_gather, nonlinear
+from edgewise.attention import edge_ops, label_passes
+from edgewise.attention.backends import nonlinear
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -35,8 +35,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once, or so little at a time that there are several parts of every kind."""
     if request.param == "in parts":
-        monkeypatch.setattr(chunked_gather, "CHUNK", 45)
-        monkeypatch.setattr(chunked_gather, "MIN_ROWS", 2)
+        monkeypatch.setattr(label_passes, "CHUNK", 45)
         monkeypatch.setattr(edge_ops, "CHUNK", 40)
         monkeypatch.setattr(nonlinear, "BLOCK", 350)
 
@@ -426,7 +425,7 @@ def test_several_items_in_several_parts_equal_the_definition(
     per_head: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for batch, chunk in ((3, 220), (5, 220), (5, 330)):
-        monkeypatch.setattr(chunked_gather, "CHUNK", chunk)
+        monkeypatch.setattr(label_passes, "CHUNK", chunk)
         monkeypatch.setattr(nonlinear, "BLOCK", chunk)
         for relations in ("labels", "labels of each item", "vectors of each item"):
             for compatibility in ("dot", "additive"):

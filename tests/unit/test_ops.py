@@ -15,7 +15,7 @@ _EDGES = "Tensor rows, Tensor columns, Tensor csc_permutation, SymInt n_row"
 SCHEMAS = {
     "diagonal_v1": (
         f"{_TENSORS}, Tensor? allowed, SymInt max_distance, bool causal, float scale, "
-        "bool may_be_empty, bool subtracts_first",
+        "bool subtracts_first",
         3,
     ),
     "blockwise_v1": (
@@ -23,7 +23,8 @@ SCHEMAS = {
         4,
     ),
     "chunked_gather_v1": (
-        f"{_TENSORS}, Tensor? allowed, Tensor labels, bool has_unlabelled, float scale",
+        f"{_TENSORS}, Tensor? allowed, Tensor labels, bool has_unlabelled, bool heads_first, "
+        "float scale",
         3,
     ),
     "edge_products_v1": (f"Tensor x, Tensor y, {_EDGES}", 1),
@@ -54,17 +55,17 @@ def sequence(n_query: int, n_key: int) -> tuple[Tensor, ...]:
 def samples() -> dict[str, tuple[str, tuple[object, ...]]]:
     """Arguments of every operator, by a name of the case."""
     torch.manual_seed(0)
-    labels = torch.randint(-1, 6, (5, 7))
+    labels = torch.randint(-1, 6, (1, 1, 5, 7))
     rows, columns = torch.tensor([0, 0, 1, 3, 3, 3]), torch.tensor([1, 2, 0, 0, 2, 4])
     edges = (rows, columns, columns.argsort(stable=True))
     return {
         "diagonal": (
             "diagonal_v1",
-            (*sequence(9, 9), random(5, 4), random(5, 4), None, 2, False, 0.5, False, False),
+            (*sequence(9, 9), random(5, 4), random(5, 4), None, 2, False, 0.5, False),
         ),
         "diagonal, first row subtracted": (
             "diagonal_v1",
-            (*sequence(9, 9), random(5, 4), random(5, 4), None, 2, False, 0.5, False, True),
+            (*sequence(9, 9), random(5, 4), random(5, 4), None, 2, False, 0.5, True),
         ),
         "diagonal, causal, masked, tables per head": (
             "diagonal_v1",
@@ -72,12 +73,12 @@ def samples() -> dict[str, tuple[str, tuple[object, ...]]]:
                 *(x.transpose(0, 1).contiguous().detach().requires_grad_() for x in sequence(9, 9)),
                 *(random(3, 5, 4), random(3, 5, 4)),
                 padding(9).transpose(0, 1) & torch.ones(9, 9).tril().bool(),
-                *(2, True, 0.5, True, True),
+                *(2, True, 0.5, True),
             ),
         ),
         "diagonal, keys only, short": (
             "diagonal_v1",
-            (*sequence(3, 3), random(9, 4), None, None, 4, False, 0.5, False, False),
+            (*sequence(3, 3), random(9, 4), None, None, 4, False, 0.5, False),
         ),
         "blockwise": (
             "blockwise_v1",
@@ -89,11 +90,11 @@ def samples() -> dict[str, tuple[str, tuple[object, ...]]]:
         ),
         "chunked gather": (
             "chunked_gather_v1",
-            (*sequence(5, 7), random(6, 4), random(6, 4), padding(7), labels, True, 0.5),
+            (*sequence(5, 7), random(6, 4), random(6, 4), padding(7), labels, True, False, 0.5),
         ),
         "chunked gather, values only": (
             "chunked_gather_v1",
-            (*sequence(5, 7), None, random(3, 6, 4), None, labels.clamp(min=0), False, 0.5),
+            (*sequence(5, 7), None, random(2, 6, 4), None, labels.clamp(min=0), False, True, 0.5),
         ),
         "edge products": ("edge_products_v1", (random(6, 4, 3), random(6, 5, 3), *edges, 4)),
         "edge sums, shared": ("edge_sums_v1", (random(6, 6), random(1, 5, 3), *edges, 4)),

@@ -1,0 +1,263 @@
+"""The forward and backward pass with all weights in memory, for labels in any layout.
+
+The products of all queries with all labels are one large product; `Layout.spread` distributes them
+to the edges, and `Layout.collect` sums the weights of a query by label. Part by part, so that
+logits stay in the cache; only the weights are held for every edge.
+
+Tensors are [outer, inner, n, d_head]: batch and head, or head and batch where tables differ between
+heads, so that the rows that share a table are adjacent. A group is one head of one item.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from edgewise.attention import composite, private
+from edgewise.attention.inputs import AttentionInputs
+
+Outer = Float[Tensor, "outer inner n_query d_head"]
+OuterKeys = Float[Tensor, "outer inner n_key d_head"]
+OuterTable = Float[Tensor, "*outer _n_label d_head"]
+OuterMask = Bool[Tensor, "#outer #inner #n_query #n_key"]
+Edges = Float[Tensor, "group n_query n_key"]
+LabelSums = Float[Tensor, "group n_query n_column"]
+Columns = Float[Tensor, "*outer n_column d_head"]
+Base = Float[Tensor, "*outer 1 d_head"]
+PieceTables = Float[Tensor, "pieces n_column d_head"]
+
+CHUNK = 2**19  # logits computed at a time
+PRODUCT_ROWS = 2048  # rows of a product with a table: about as many are the fastest
+
+
+class Layout:
+    """Where labels are in the matrix of edges; a column of a table's products has one label."""
+
+    n_column: int
+    has_base: bool  # whether `base` returns a vector
+    margin: int  # entries that `collect` may read before and after the matrix
+
+    def columns(self, table: OuterTable) -> Columns:
+        """Return the vector of every column, less the base."""
+        raise NotImplementedError
+
+    def base(self, table: OuterTable) -> Base | None:
+        """Return a vector that `columns` subtracts from all rows; None: there is none.
+
+        As a part of all keys it changes no weight, and weights sum to one.
+        """
+        return None
+
+    def table_gradient(
+        self, table: OuterTable, grad_columns: Columns, grad_base: Tensor
+    ) -> OuterTable:
+        """Return the gradient of a table from those of `columns` and `base`."""
+        raise NotImplementedError
+
+    def spread(self, by_label: LabelSums, part: slice, out: Edges) -> None:
+        """Write the entry of each edge's label to `out`; `part` is a slice of `outer`."""
+        raise NotImplementedError
+
+    def collect(self, edges: Edges, part: slice, out: LabelSums) -> None:
+        """Write the sum over the edges of each query and label to `out`."""
+        raise NotImplementedError
+
+
+class Inputs(NamedTuple):
+    """What the passes of all layouts are given; `allowed` includes causality."""
+
+    query: Outer
+    key: OuterKeys
+    value: OuterKeys
+    key_table: OuterTable | None
+    value_table: OuterTable | None
+    allowed: OuterMask | None
+    scale: float
+
+    def parts(self) -> Iterator[slice]:
+        """Yield slices of `outer` of about equal size, whose logits fit the cache."""
+        outer, inner, n_query, _ = self.query.shape
+        count = min(outer, -(-outer * inner * n_query * self.key.shape[2] // CHUNK))
+        step = -(-outer // count)
+        for start in range(0, outer, step):
+            yield slice(start, min(outer, start + step))
+
+    def pieces(self, columns: Columns | Base | None, part: slice) -> PieceTables | None:
+        """Return the columns for each piece of the queries of a part."""
+        if columns is None:
+            return None
+        _, inner, n_query, _ = self.query.shape
+        if columns.dim() == 3:
+            return columns[part].repeat_interleave(n_pieces(inner * n_query), 0)
+        return columns.expand(n_pieces((part.stop - part.start) * inner * n_query), -1, -1)
+
+    def columns(self, layout: Layout) -> tuple[Columns | None, Columns | None]:
+        """Return the columns of both tables, those of the keys times the scale.
+
+        Products that add to their output are slower with a factor.
+        """
+        keys, values = (None if x is None else layout.columns(x) for x in self[3:5])
+        return None if keys is None else keys * self.scale, values
+
+
+def ordered(x: Tensor, heads_first: bool) -> Tensor:
+    """Return [batch, head, …] as [head, batch, …], or the reverse, if heads are to be first."""
+    return x.transpose(0, 1) if heads_first else x
+
+
+def arrange(
+    inputs: AttentionInputs, heads_first: bool
+) -> tuple[Outer, OuterKeys, OuterKeys, OuterTable | None, OuterTable | None, OuterMask | None]:
+    """Return the first six of `Inputs`; half precision is computed in float32."""
+    allowed = inputs.allowed()
+    inputs = inputs.cast(composite.accumulation_dtype(inputs.query.dtype))
+    tensors = (inputs.query, inputs.key, inputs.value)
+    query, key, value = (ordered(x, heads_first).contiguous() for x in tensors)
+    allowed = None if allowed is None else ordered(allowed, heads_first)
+    return query, key, value, inputs.key_table, inputs.value_table, allowed
+
+
+def empty_results(query: Outer, n_key: int, n_column: int, margin: int = 0) -> tuple[Tensor, ...]:
+    """Return memory for the output, the weights and their sums by label."""
+    sizes = query.shape[:3]
+    weights = with_margin((*sizes, n_key), margin, query)
+    return torch.empty_like(query), weights, query.new_empty(*sizes, n_column)
+
+
+def with_margin(shape: tuple[int, ...], margin: int, like: Tensor) -> Tensor:
+    """Return an uninitialised tensor; its memory has `margin` entries more at both ends."""
+    size = math.prod(shape)
+    return like.new_empty(size + 2 * margin).narrow(0, margin, size).view(shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def n_pieces(rows: int) -> int:
+    """Return in how many equal pieces to multiply rows with a table."""
+    return next(x for x in range(max(1, rows // PRODUCT_ROWS), 0, -1) if rows % x == 0)
+
+
+def forward(inputs: Inputs, layout: Layout) -> tuple[Tensor, ...]:
+    """Return the output, the weights and their sums by label."""
+    query, key, value, *_, allowed, scale = inputs
+    results = empty_results(query, key.shape[2], layout.n_column, layout.margin)
+    hidden = None if allowed is None else (~allowed).expand(results[1].shape)
+    empty = None if allowed is None else ~allowed.any(-1, keepdim=True)
+    has_empty = empty is not None and bool(empty.any())
+    key_columns, value_columns = inputs.columns(layout)
+    base = None if inputs.value_table is None else layout.base(inputs.value_table)
+    for part in inputs.parts():
+        q, k, v, z, w, sums = (x[part].flatten(0, 1) for x in (query, key, value, *results))
+        keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
+        edge_products(q, k, keys, scale, layout, part, by_label=sums, out=w)
+        if hidden is not None:
+            results[1][part].masked_fill_(hidden[part], -torch.inf)
+        torch.softmax(w, -1, out=w)
+        if hidden is not None and has_empty:
+            results[1][part].masked_fill_(hidden[part], 0.0)
+        if values is not None:
+            layout.collect(w, part, out=sums)
+            table_product(sums, values, inputs.pieces(base, part), out=z)
+        z.baddbmm_(w, v, beta=0 if values is None else 1)
+    if base is not None and empty is not None and has_empty:
+        results[0].masked_fill_(empty, 0.0)
+    return results
+
+
+def backward(
+    inputs: Inputs, layout: Layout, grad: Outer, weights: Tensor, by_label: Tensor
+) -> tuple[Tensor, ...]:
+    """Return the gradients of query, key, value and the two tables (empty if there is none)."""
+    query, key, value, key_table, value_table = inputs[:5]
+    grads = [torch.empty_like(x) for x in (query, key, value)]
+    key_columns, value_columns = inputs.columns(layout)
+    grad_keys: list[PieceTables] = []
+    grad_values: list[PieceTables] = []
+    grad_bases: list[Tensor] = []
+    tensors = (query, key, value, grad.contiguous(), *grads, weights, by_label)
+    grad_w = sums = query.new_empty(0)
+    for part in inputs.parts():
+        q, k, v, g, grad_q, grad_k, grad_v, w, w_sums = (x[part].flatten(0, 1) for x in tensors)
+        keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
+        if grad_w.shape != w.shape:
+            grad_w, sums = with_margin(w.shape, layout.margin, w), torch.empty_like(w_sums)
+        edge_products(g, v, values, 1.0, layout, part, by_label=sums, out=grad_w)
+        if values is not None:
+            grad_values.append(piece_gradients(w_sums, g, values))
+        torch.bmm(w.mT, g, out=grad_v)
+        if values is not None and layout.has_base:
+            # The base is added to all values.
+            grad_bases.append(grad_v.view(len(values), -1, grad_v.shape[-1]).sum(1))
+        private.softmax_backward_(grad_w, w)
+        if keys is not None:
+            layout.collect(grad_w, part, out=sums)
+            table_product(sums, keys, None, out=grad_q)
+            grad_keys.append(piece_gradients(sums, q, keys))
+        grad_q.baddbmm_(grad_w, k, beta=0 if keys is None else 1, alpha=inputs.scale)
+        grad_k.baddbmm_(grad_w.mT, q, beta=0, alpha=inputs.scale)
+    return (
+        *grads,
+        table_gradient(query, key_table, grad_keys, [], layout).mul_(inputs.scale),
+        table_gradient(query, value_table, grad_values, grad_bases, layout),
+    )
+
+
+def edge_products(
+    x: Float[Tensor, "group n_query d_head"],
+    y: Float[Tensor, "group n_key d_head"],
+    table: PieceTables | None,
+    scale: float,
+    layout: Layout,
+    part: slice,
+    by_label: LabelSums,
+    out: Edges,
+) -> None:
+    """Write x_i (scale * y_j + a_ij)^T of every edge to `out`; `by_label` is overwritten."""
+    if table is not None:
+        pieces, n_column, d_head = table.shape
+        rows = x.view(pieces, -1, d_head)
+        torch.bmm(rows, table.mT, out=by_label.view(pieces, -1, n_column))
+        layout.spread(by_label, part, out)
+    out.baddbmm_(x, y.mT, beta=0 if table is None else 1, alpha=scale)
+
+
+def table_product(
+    sums: LabelSums,
+    table: PieceTables,
+    base: Float[Tensor, "pieces 1 d_head"] | None,
+    out: Float[Tensor, "group n_query d_head"],
+) -> None:
+    """Write the base plus the sum over labels of s_il w_l to `out`."""
+    pieces, n_column, d_head = table.shape
+    by_piece, rows = sums.view(pieces, -1, n_column), out.view(pieces, -1, d_head)
+    if base is None:
+        torch.bmm(by_piece, table, out=rows)
+    else:
+        torch.baddbmm(base, by_piece, table, out=rows)
+
+
+def piece_gradients(
+    sums: LabelSums, x: Float[Tensor, "group n_query d_head"], table: PieceTables
+) -> PieceTables:
+    """Return sum_i s_il x_i of every label l, for each piece."""
+    pieces, n_column, d_head = table.shape
+    return torch.bmm(sums.view(pieces, -1, n_column).mT, x.view(pieces, -1, d_head))
+
+
+def table_gradient(
+    query: Outer,
+    table: OuterTable | None,
+    pieces: list[PieceTables],
+    bases: list[Float[Tensor, "pieces d_head"]],
+    layout: Layout,
+) -> Tensor:
+    """Return the gradient of a table from those of all pieces; empty without a table."""
+    if table is None:
+        return query.new_empty(0)
+    groups = (*table.shape[:-2], -1)  # of pieces with the same table
+    columns = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).unflatten(0, groups).sum(-3)
+    base = torch.cat(bases).unflatten(0, groups).sum(-2) if bases else columns.new_zeros(())
+    return layout.table_gradient(table, columns, base)
