@@ -28,7 +28,7 @@ SCHEMAS = {
         3,
     ),
     "edge_products_v1": (f"Tensor x, Tensor y, {_EDGES}", 1),
-    "edge_sums_v1": (f"Tensor weights, Tensor y, {_EDGES}", 1),
+    "edge_sums_v1": (f"Tensor x, Tensor y, {_EDGES}", 1),
 }
 
 

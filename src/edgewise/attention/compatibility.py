@@ -15,7 +15,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.attention.checks import FLOATS, check_like_query, check_shape, check_tensor
+from edgewise.attention import check
 
 Ends = Float[Tensor, "*#edges d_head"]  # a vector at an end of each edge
 Logits = Float[Tensor, "*edges"]
@@ -76,7 +76,7 @@ class Additive(Compatibility):
 
     def __post_init__(self) -> None:
         expected = "a floating-point tensor [d_head] or [head, d_head]"
-        check_tensor("u", self.u, expected, FLOATS, 1, 2)
+        check.tensor("u", self.u, expected, check.FLOATS, 1, 2)
 
     @classmethod
     def parameter_shapes(cls, heads: int, d_head: int) -> dict[str, tuple[int, ...]]:
@@ -94,8 +94,8 @@ class Additive(Compatibility):
     def check(self, query: Tensor) -> None:
         _, heads, _, d_head = query.shape
         expected = "{} or, with a vector per head, {}"
-        check_shape("u", self.u, expected, (d_head,), (heads, d_head))
-        check_like_query("u", self.u, query)
+        check.shape("u", self.u, expected, (d_head,), (heads, d_head))
+        check.like_query("u", self.u, query)
 
 
 @dataclass(frozen=True)

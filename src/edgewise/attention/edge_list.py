@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from edgewise.attention.checks import check_device
+from edgewise.attention import check
 from edgewise.attention.relations import Relation, has_values
 from edgewise.errors import ArgumentError
 
@@ -101,7 +101,7 @@ class EdgeList(Relation):
             raise ArgumentError(
                 f"the graph has n_nodes={self.n_nodes}; got {n_query} queries and {n_key} keys"
             )
-        check_device("the graph", self.labels, query)
+        check.device("the graph", self.labels, query)
 
     @classmethod
     def union(cls, graphs: Sequence["EdgeList"]) -> "EdgeList":
@@ -143,10 +143,7 @@ class EdgeList(Relation):
 
 def _check_tensors(indices: dict[str, Tensor]) -> None:
     for name, index in indices.items():
-        if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.dim() != 1:
-            is_tensor = isinstance(index, Tensor)
-            got = f"{index.dtype} {list(index.shape)}" if is_tensor else type(index).__name__
-            raise ArgumentError(f"{name} must be an int64 tensor [edge]; got {got}")
+        check.tensor(name, index, "an int64 tensor [edge]", (torch.int64,), 1)
         device = indices["query_index"].device
         if index.device != device:
             raise ArgumentError(

@@ -137,10 +137,10 @@ def _silence_beta_warning() -> None:
         torch.sparse_csr_tensor([0, 1], [0], [0.0])
 
 
-class ProductArguments(NamedTuple):
-    """The arguments of the operator for products."""
+class Arguments(NamedTuple):
+    """The arguments of both operators: x has a vector for each row, or a weight for each edge."""
 
-    x: Float[Tensor, "group n_row d_head"]
+    x: Float[Tensor, "group *_x"]
     y: Float[Tensor, "#group n_column d_head"]
     rows: EdgeIndex
     columns: EdgeIndex
@@ -148,35 +148,24 @@ class ProductArguments(NamedTuple):
     n_row: int
 
 
-class SumArguments(NamedTuple):
-    """The arguments of the operator for sums."""
-
-    weights: Float[Tensor, "group edge"]
-    y: Float[Tensor, "#group n_column d_head"]
-    rows: EdgeIndex
-    columns: EdgeIndex
-    csc_permutation: EdgeIndex
-    n_row: int
-
-
-def _products_backward(a: ProductArguments, grad: Tensor) -> tuple[Tensor, Tensor]:
+def _products_backward(a: Arguments, grad: Tensor) -> tuple[Tensor, Tensor]:
     grad_x = spmm(grad, a.y, a.rows, a.columns, a.n_row)
     return grad_x, transposed_spmm(grad, a.x, a.rows, a.columns, a.csc_permutation, like=a.y)
 
 
-def _sums_backward(a: SumArguments, grad: Tensor) -> tuple[Tensor, Tensor]:
-    grad_y = transposed_spmm(a.weights, grad, a.rows, a.columns, a.csc_permutation, like=a.y)
+def _sums_backward(a: Arguments, grad: Tensor) -> tuple[Tensor, Tensor]:
+    grad_y = transposed_spmm(a.x, grad, a.rows, a.columns, a.csc_permutation, like=a.y)
     return sddmm(grad, a.y, a.rows, a.columns), grad_y
 
 
-def _sums_composite(a: SumArguments) -> Tensor:
-    zeros = a.y.new_zeros(a.weights.shape[0], a.n_row, a.y.shape[2])
-    return zeros.index_add(1, a.rows, a.weights[..., None] * a.y[:, a.columns])
+def _sums_composite(a: Arguments) -> Tensor:
+    zeros = a.y.new_zeros(a.x.shape[0], a.n_row, a.y.shape[2])
+    return zeros.index_add(1, a.rows, a.x[..., None] * a.y[:, a.columns])
 
 
 _products = register(
     "edge_products_v1",
-    ProductArguments,
+    Arguments,
     forward=lambda a: (sddmm(a.x, a.y, a.rows, a.columns),),
     backward=_products_backward,
     fake=lambda a: (a.x.new_empty(a.x.shape[0], a.rows.shape[0]),),
@@ -185,10 +174,10 @@ _products = register(
 )
 _sums = register(
     "edge_sums_v1",
-    SumArguments,
-    forward=lambda a: (spmm(a.weights, a.y, a.rows, a.columns, a.n_row),),
+    Arguments,
+    forward=lambda a: (spmm(a.x, a.y, a.rows, a.columns, a.n_row),),
     backward=_sums_backward,
-    fake=lambda a: (a.y.new_empty(a.weights.shape[0], a.n_row, a.y.shape[2]),),
+    fake=lambda a: (a.y.new_empty(a.x.shape[0], a.n_row, a.y.shape[2]),),
     composite=_sums_composite,
     n_differentiable=2,
 )
@@ -198,7 +187,7 @@ def edge_products(
     x: Float[Tensor, "group n_row d_head"], y: Float[Tensor, "#group n_column d_head"], edges: Edges
 ) -> Float[Tensor, "group edge"]:
     """Return x_r y_c^T of every edge (r, c), with autograd."""
-    return _products(ProductArguments(x, y, *edges, x.shape[1]))
+    return _products(Arguments(x, y, *edges, x.shape[1]))
 
 
 def edge_sums(
@@ -208,7 +197,7 @@ def edge_sums(
     n_row: int,
 ) -> Float[Tensor, "group n_row d_head"]:
     """Return the sum of w_rc y_c over the edges of each row r, with autograd."""
-    return _sums(SumArguments(weights, y, *edges, n_row))
+    return _sums(Arguments(weights, y, *edges, n_row))
 
 
 def edge_softmax(

@@ -10,15 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.attention.checks import (
-    FLOATS,
-    check_device,
-    check_dropout,
-    check_like_query,
-    check_shape,
-    check_tensor,
-    check_type,
-)
+from edgewise.attention import check
 from edgewise.attention.compatibility import Compatibility, DotProduct
 from edgewise.attention.relations import Relation, has_values
 from edgewise.attention.shapes import EdgeVectorTensor, Keys, Labels, Mask, Queries, Table
@@ -153,10 +145,10 @@ def normalise(
     """
     check_tensors(query, key, value, key_table=key_table, value_table=value_table)
     if relations is not None:
-        check_type("relations", relations, RELATIONS, Relation)
+        check.type_of("relations", relations, RELATIONS, Relation)
     if compatibility is not None:
         expected = "Additive(u), Gated() or None"
-        check_type("compatibility", compatibility, expected, Compatibility)
+        check.type_of("compatibility", compatibility, expected, Compatibility)
     mask = check_mask(mask, query, key.shape[2])
     inputs = AttentionInputs(
         *(query, key, value, relations, key_table, value_table, mask, causal, dropout),
@@ -165,7 +157,7 @@ def normalise(
     )
     if is_autocast_enabled(query.device.type):
         inputs = lowered_by_autocast(inputs)
-    check(inputs)
+    check_inputs(inputs)
     if scale is not None:
         inputs = scaled(inputs, scale)
     return simplified(inputs)
@@ -188,7 +180,7 @@ def scaled(inputs: AttentionInputs, scale: float | Tensor) -> AttentionInputs:
             raise ArgumentError(f"scale must be a finite number or None; got {scale}")
         return inputs.replace(scale=float(scale))
     expected = "a number or a floating-point tensor with no dimensions"
-    check_tensor("scale", scale, expected, FLOATS, 0)
+    check.tensor("scale", scale, expected, check.FLOATS, 0)
     if not inputs.compatibility.is_linear_in_query:
         raise ArgumentError(
             f"scale must be a number with compatibility={type(inputs.compatibility).__name__}; "
@@ -216,11 +208,11 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, **tables: Tensor | 
     """Raise ArgumentError unless these are tensors, and query, key and value fit each other."""
     expected = "a float32, float64, bfloat16 or float16 tensor [batch, head, n, d_head]"
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_tensor(name, tensor, expected, FLOATS, 4)
+        check.tensor(name, tensor, expected, check.FLOATS, 4)
     for name, table in tables.items():
         if table is not None:
             expected = "a floating-point tensor [label, d_head] or [head, label, d_head]"
-            check_tensor(name, table, expected, FLOATS, 2, 3)
+            check.tensor(name, table, expected, check.FLOATS, 2, 3)
     batch, heads, _, d_head = query.shape
     if d_head == 0:
         raise ArgumentError("query must have a d_head of 1 or more; got 0")
@@ -229,14 +221,14 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, **tables: Tensor | 
             f"key must be [{batch}, {heads}, n_key, {d_head}], with the batch, head and d_head of "
             f"the query; got {list(key.shape)}"
         )
-    check_shape("value", value, "{}, as key is", key.shape)
+    check.shape("value", value, "{}, as key is", key.shape)
 
 
-def check(inputs: AttentionInputs) -> None:
+def check_inputs(inputs: AttentionInputs) -> None:
     """Raise ArgumentError for what cannot be computed."""
     query, key, relations = inputs.query, inputs.key, inputs.relations
-    check_like_query("key", key, query)
-    check_like_query("value", inputs.value, query)
+    check.like_query("key", key, query)
+    check.like_query("value", inputs.value, query)
     inputs.compatibility.check(query)
     if relations is not None:
         relations.check(query, key)
@@ -250,8 +242,8 @@ def check(inputs: AttentionInputs) -> None:
                 "(RelativePositions(max_distance), or leave the table out)"
             )
         relations.check_table(name, table, query)
-        check_like_query(name, table, query)
-    check_dropout(inputs.dropout)
+        check.like_query(name, table, query)
+    check.dropout(inputs.dropout)
     check_causal(inputs)
 
 
@@ -280,8 +272,8 @@ def check_mask(mask: Tensor | None, query: Queries, n_key: int) -> Mask | None:
     expected = (
         "a bool tensor, True where a query may attend (an additive mask of 0 and -inf is mask == 0)"
     )
-    check_tensor("mask", mask, expected, (torch.bool,))
-    check_device("mask", mask, query)
+    check.tensor("mask", mask, expected, (torch.bool,))
+    check.device("mask", mask, query)
     shape = [*query.shape[:3], n_key]
     if list(mask.shape) == shape[2:]:
         return mask[None, None]

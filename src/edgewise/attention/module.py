@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from edgewise.attention import check
 from edgewise.attention.api import relation_attention
 from edgewise.attention.backends import check_method
 from edgewise.attention.backends.base import named
 from edgewise.attention.cache import AttentionState
-from edgewise.attention.checks import check_dropout, check_shape, check_type
 from edgewise.attention.compatibility import Compatibility, DotProduct
 from edgewise.attention.inputs import check_mask
 from edgewise.attention.relations import Relation, RelativePositions
@@ -54,7 +54,7 @@ class RelationAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_method(method)
-        check_dropout(dropout)
+        check.dropout(dropout)
         self.d_head = check_sizes(d_model, heads, d_head)
         self.d_model, self.heads, self.dropout, self.per_head = d_model, heads, dropout, per_head
         self.max_distance, self.n_labels, self.method = max_distance, n_labels, method
@@ -189,7 +189,7 @@ class RelationAttention(nn.Module):
         """Raise ArgumentError for relations that the layer has no tables for."""
         if relations is not None:
             expected = "EdgeLabels, EdgeList, EdgeVectors or None"
-            check_type("relations", relations, expected, Relation)
+            check.type_of("relations", relations, expected, Relation)
         if state is not None and (relations is not None or self.n_labels is not None):
             raise ArgumentError("a state is of a sequence; a graph is given whole: leave one out")
         has_labels = relations is not None and relations.has_labels
@@ -227,7 +227,7 @@ class RelationAttention(nn.Module):
         """Return a mask as 4-D; it is checked before the state is changed."""
         if isinstance(mask, Tensor) and mask.dim() == 2:
             expected = "[batch, n_key], here {}, or 4-D"
-            check_shape("mask", mask, expected, (query.shape[0], n_key))
+            check.shape("mask", mask, expected, (query.shape[0], n_key))
             mask = mask[:, None, None, :]
         return check_mask(mask, query, n_key)
 

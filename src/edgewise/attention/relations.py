@@ -12,15 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from edgewise.attention.checks import (
-    FLOATS,
-    INTEGERS,
-    check_device,
-    check_like_query,
-    check_shape,
-    check_tensor,
-    check_type,
-)
+from edgewise.attention import check
 from edgewise.attention.private import is_plain, is_transforming, register_pytree
 from edgewise.attention.shapes import EdgeVectorTensor, Labels
 from edgewise.errors import ArgumentError
@@ -70,7 +62,7 @@ class Relation:
     def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
         """Raise ArgumentError unless a table has a row for every label."""
         _, heads, _, d_head = query.shape
-        check_shape(name, table, TABLE, ("label", d_head), (heads, "label", d_head))
+        check.shape(name, table, TABLE, ("label", d_head), (heads, "label", d_head))
         rows = table.shape[-2]
         if self.n_labels is not None and rows < self.n_labels:
             raise ArgumentError(
@@ -140,7 +132,7 @@ class RelativePositions(Relation):
             )
         if isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
             expected = "an int or an int64 tensor [batch]"
-            check_tensor("query_offset", offset, expected, (torch.int64,), 1)
+            check.tensor("query_offset", offset, expected, (torch.int64,), 1)
 
     @property
     def n_labels(self) -> int:  # type: ignore[override]
@@ -170,14 +162,14 @@ class RelativePositions(Relation):
     def check(self, query: Tensor, key: Tensor) -> None:
         if isinstance(self.query_offset, Tensor):
             expected = "one offset per sentence, {}"
-            check_shape("query_offset", self.query_offset, expected, (query.shape[0],))
+            check.shape("query_offset", self.query_offset, expected, (query.shape[0],))
 
     def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
         (_, heads, _, d_head), rows = query.shape, self.n_labels
         shapes = (rows, d_head), (heads, rows, d_head)
         if table.shape not in shapes:
             expected = f"{TABLE} (max_distance {self.max_distance} has {rows} labels)"
-            check_shape(name, table, expected, *shapes)
+            check.shape(name, table, expected, *shapes)
 
     def _offset(self, device: torch.device | None) -> int | Int64[Tensor, "batch 1"]:
         """Return what is added to the rows of queries, to broadcast with [batch, n_query]."""
@@ -208,7 +200,7 @@ class EdgeLabels(Relation):
             "an int8, int16, int32, int64 or uint8 tensor [n_query, n_key] or "
             "[batch, n_query, n_key]"
         )
-        check_tensor("labels", labels, expected, INTEGERS, 2, 3)
+        check.tensor("labels", labels, expected, check.INTEGERS, 2, 3)
         # A copy, so that what was checked is what is used.
         object.__setattr__(self, "labels", labels.clone())
         if has_values(labels):
@@ -236,7 +228,7 @@ class EdgeLabels(Relation):
         >>> EdgeLabels.over(RelativePositions(1), parse).labels.tolist()
         [[1, 3], [0, 1]]
         """
-        check_type("positions", positions, "RelativePositions", RelativePositions)
+        check.type_of("positions", positions, "RelativePositions", RelativePositions)
         graph = cls(labels).labels.long()
         distances = positions.labels(graph.shape[-2], graph.shape[-1], graph.device)
         if graph.dim() == distances.dim() == 3 and len(graph) != len(distances):
@@ -259,8 +251,8 @@ class EdgeLabels(Relation):
         (batch, _, n_query, _), n_key = query.shape, key.shape[2]
         expected = "a row per query and a column per key, {}, or one such matrix per item, {}"
         shapes = (n_query, n_key), (batch, n_query, n_key)
-        check_shape("labels", self.labels, expected, *shapes)
-        check_device("labels", self.labels, query)
+        check.shape("labels", self.labels, expected, *shapes)
+        check.device("labels", self.labels, query)
 
 
 def _count(labels: Tensor) -> int:
@@ -290,7 +282,7 @@ class EdgeVectors(Relation):
             "batch and head"
         )
         for name, vectors in self._given():
-            check_tensor(name, vectors, expected, FLOATS, 3, 4, 5)
+            check.tensor(name, vectors, expected, check.FLOATS, 3, 4, 5)
 
     def vectors(self, name: str) -> EdgeVectorTensor | None:
         vectors: Tensor | None = getattr(self, name)
@@ -305,8 +297,8 @@ class EdgeVectors(Relation):
         shared = ((1, heads), (batch, 1), (1, 1))
         shapes = last, (batch, *last), (batch, heads, *last), *((*x, *last) for x in shared)
         for name, vectors in self._given():
-            check_shape(name, vectors, expected, *shapes)
-            check_like_query(name, vectors, query)
+            check.shape(name, vectors, expected, *shapes)
+            check.like_query(name, vectors, query)
 
     def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
         raise ArgumentError(

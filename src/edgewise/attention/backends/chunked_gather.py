@@ -10,20 +10,10 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from edgewise.attention import composite, label_passes
+from edgewise.attention import composite
+from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, named, why_not_dot_product
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.label_passes import (
-    Columns,
-    Edges,
-    LabelSums,
-    Layout,
-    Outer,
-    OuterKeys,
-    OuterMask,
-    OuterTable,
-    ordered,
-)
 from edgewise.attention.ops import register
 from edgewise.attention.relations import EdgeLabels, RelativePositions
 from edgewise.attention.shapes import Queries
@@ -49,16 +39,16 @@ def run(inputs: AttentionInputs) -> Queries:
     # A single item is divided by heads.
     heads_first = inputs.tables_per_head or len(inputs.query) == 1
     arguments = Arguments(
-        *label_passes.arrange(inputs, heads_first),
-        labels=ordered(labels, heads_first),
+        *passes.arrange(inputs, heads_first),
+        labels=passes.ordered(labels, heads_first),
         has_unlabelled=inputs.has_unlabelled,
         heads_first=heads_first,
         scale=inputs.scale,
     )
-    return ordered(_chunked_gather(arguments).to(inputs.query.dtype), heads_first)
+    return passes.ordered(_chunked_gather(arguments).to(inputs.query.dtype), heads_first)
 
 
-class LabelColumns(Layout):
+class LabelColumns(passes.Layout):
     """The column of every edge."""
 
     margin, has_base = 0, False
@@ -66,20 +56,20 @@ class LabelColumns(Layout):
     def __init__(self, column: Int64[Tensor, "outer inner n_query n_key"], n_column: int) -> None:
         self.column, self.n_column = column, n_column
 
-    def columns(self, table: OuterTable) -> Columns:
+    def columns(self, table: passes.OuterTable) -> passes.Columns:
         return pad(table, (0, 0, 0, self.n_column - table.shape[-2]))
 
     def table_gradient(
-        self, table: OuterTable, grad_columns: Columns, grad_base: Tensor
-    ) -> OuterTable:
+        self, table: passes.OuterTable, grad_columns: passes.Columns, grad_base: Tensor
+    ) -> passes.OuterTable:
         return grad_columns[..., : table.shape[-2], :].contiguous()
 
-    def spread(self, by_label: LabelSums, part: slice, out: Edges) -> None:
+    def spread(self, by_label: passes.LabelSums, part: slice, out: passes.Edges) -> None:
         column = self.column[part]
         by_label = by_label.view(*column.shape[:3], self.n_column)
         torch.gather(by_label, -1, column, out=out.view(column.shape))
 
-    def collect(self, edges: Edges, part: slice, out: LabelSums) -> None:
+    def collect(self, edges: passes.Edges, part: slice, out: passes.LabelSums) -> None:
         column = self.column[part]
         sums = out.zero_().view(*column.shape[:3], self.n_column)
         sums.scatter_add_(-1, column, edges.view(column.shape))
@@ -88,12 +78,12 @@ class LabelColumns(Layout):
 class Arguments(NamedTuple):
     """The arguments of the operator: those of `label_passes.Inputs`, and labels."""
 
-    query: Outer
-    key: OuterKeys
-    value: OuterKeys
-    key_table: OuterTable | None
-    value_table: OuterTable | None
-    allowed: OuterMask | None
+    query: passes.Outer
+    key: passes.OuterKeys
+    value: passes.OuterKeys
+    key_table: passes.OuterTable | None
+    value_table: passes.OuterTable | None
+    allowed: passes.OuterMask | None
     labels: Int[Tensor, "#outer #inner n_query n_key"]
     has_unlabelled: bool
     heads_first: bool
@@ -104,28 +94,30 @@ class Arguments(NamedTuple):
         tables = (self.key_table, self.value_table)
         return max(0 if x is None else x.shape[-2] for x in tables) + self.has_unlabelled
 
-    def passes_inputs(self) -> tuple[label_passes.Inputs, LabelColumns]:
+    def passes_inputs(self) -> tuple[passes.Inputs, LabelColumns]:
         column = self.labels.long()
         if self.has_unlabelled:
             column = column.masked_fill(column < 0, self.n_column - 1)
         column = column.expand(*self.query.shape[:3], -1)
-        inputs = label_passes.Inputs(*self[:6], self.scale)
+        inputs = passes.Inputs(*self[:6], self.scale)
         return inputs, LabelColumns(column, self.n_column)
 
 
 def _composite(a: Arguments) -> Tensor:
-    query, key, value, labels = (ordered(x, a.heads_first) for x in (*a[:3], a.labels))
-    mask = None if a.allowed is None else ordered(a.allowed, a.heads_first)
+    query, key, value, labels = (passes.ordered(x, a.heads_first) for x in (*a[:3], a.labels))
+    mask = None if a.allowed is None else passes.ordered(a.allowed, a.heads_first)
     tensors = query, key, value, EdgeLabels.unchecked(labels[:, 0]), *a[3:5], mask
-    return ordered(composite.attention(AttentionInputs(*tensors, scale=a.scale)), a.heads_first)
+    return passes.ordered(
+        composite.attention(AttentionInputs(*tensors, scale=a.scale)), a.heads_first
+    )
 
 
 _chunked_gather = register(
     "chunked_gather_v1",
     Arguments,
-    forward=lambda a: label_passes.forward(*a.passes_inputs()),
-    backward=lambda a, *results: label_passes.backward(*a.passes_inputs(), *results),
-    fake=lambda a: label_passes.empty_results(a.query, a.key.shape[2], a.n_column),
+    forward=lambda a: passes.forward(*a.passes_inputs()),
+    backward=lambda a, *results: passes.backward(*a.passes_inputs(), *results),
+    fake=lambda a: passes.empty_results(a.query, a.key.shape[2], a.n_column),
     composite=_composite,
     n_results=3,
 )

@@ -20,20 +20,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.attention import composite, label_passes
+from edgewise.attention import composite
+from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, why_not_dot_product, why_not_positions
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.label_passes import (
-    Base,
-    Columns,
-    Edges,
-    LabelSums,
-    Layout,
-    Outer,
-    OuterMask,
-    OuterTable,
-    ordered,
-)
 from edgewise.attention.ops import register
 from edgewise.attention.relations import RelativePositions, has_values
 from edgewise.attention.shapes import Queries
@@ -61,13 +51,13 @@ def run(inputs: AttentionInputs) -> Queries:
     assert isinstance(relations, RelativePositions)
     k = relations.max_distance
     arguments = Arguments(
-        *label_passes.arrange(inputs, heads_first),
+        *passes.arrange(inputs, heads_first),
         max_distance=k,
         causal=inputs.causal,
         scale=inputs.scale,
         subtracts_first=can_subtract_first(inputs, k),
     )
-    return ordered(_diagonal(arguments).to(inputs.query.dtype), heads_first)
+    return passes.ordered(_diagonal(arguments).to(inputs.query.dtype), heads_first)
 
 
 def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
@@ -87,7 +77,7 @@ def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Diagonals(Layout):
+class Diagonals(passes.Layout):
     """The labels of a sequence of length n: columns are distances."""
 
     n: int
@@ -101,26 +91,26 @@ class Diagonals(Layout):
     left: Float[Tensor, "size size"] | None  # 1 for edges left of the band, in the square around
     right: Float[Tensor, "size size"] | None  # the same right of it; None: not needed
 
-    def columns(self, table: OuterTable) -> Columns:
+    def columns(self, table: passes.OuterTable) -> passes.Columns:
         base = self.base(table)
         return self._rows(table) if base is None else self._rows(table) - base
 
-    def base(self, table: OuterTable) -> Base | None:
+    def base(self, table: passes.OuterTable) -> passes.Base | None:
         return table[..., :1, :] if self.has_base else None
 
     def table_gradient(
-        self, table: OuterTable, grad_columns: Columns, grad_base: Tensor
-    ) -> OuterTable:
+        self, table: passes.OuterTable, grad_columns: passes.Columns, grad_base: Tensor
+    ) -> passes.OuterTable:
         result = torch.zeros_like(table)
         self._rows(result).copy_(grad_columns)
         if self.has_base:
             result[..., 0, :] = grad_base - grad_columns.sum(-2)
         return result
 
-    def _rows(self, table: OuterTable) -> Columns:
+    def _rows(self, table: passes.OuterTable) -> passes.Columns:
         return table.narrow(-2, table.shape[-2] // 2 + self.lowest, self.n_column)
 
-    def spread(self, by_label: LabelSums, part: slice, out: Edges) -> None:
+    def spread(self, by_label: passes.LabelSums, part: slice, out: passes.Edges) -> None:
         size, bits, n_column = self.size, BITS[out.dtype], self.n_column
         shorter_rows = (self.n * n_column, n_column - 1, 1)
         start = by_label.storage_offset() - self.lowest
@@ -131,7 +121,7 @@ class Diagonals(Layout):
         if size and self.right is not None:
             out[:, :size, -size:].addcmul_(by_label[:, :size, -1:], self.right)
 
-    def collect(self, edges: Edges, part: slice, out: LabelSums) -> None:
+    def collect(self, edges: passes.Edges, part: slice, out: passes.LabelSums) -> None:
         n, size, bits = self.n, self.size, BITS[edges.dtype]
         longer_rows = (n * n, n + 1, 1)
         start = edges.storage_offset() + self.lowest
@@ -192,45 +182,45 @@ def _make_diagonals(
 class Arguments(NamedTuple):
     """The arguments of the operator: those of `label_passes.Inputs`, and of `diagonals`."""
 
-    query: Outer
-    key: Outer
-    value: Outer
-    key_table: OuterTable | None
-    value_table: OuterTable | None
-    allowed: OuterMask | None
+    query: passes.Outer
+    key: passes.Outer
+    value: passes.Outer
+    key_table: passes.OuterTable | None
+    value_table: passes.OuterTable | None
+    allowed: passes.OuterMask | None
     max_distance: int
     causal: bool
     scale: float
     subtracts_first: bool
 
-    def passes_inputs(self) -> tuple[label_passes.Inputs, Diagonals]:
+    def passes_inputs(self) -> tuple[passes.Inputs, Diagonals]:
         n, dtype = self.query.shape[2], self.query.dtype
         layout = diagonals(n, self.max_distance, self.causal, self.subtracts_first, dtype)
-        return label_passes.Inputs(*self[:6], self.scale), layout
+        return passes.Inputs(*self[:6], self.scale), layout
 
 
 def _fake(a: Arguments) -> tuple[Tensor, ...]:
     n = a.query.shape[2]
     reach, n_column = extent(n, a.max_distance, a.causal, a.subtracts_first)
-    return label_passes.empty_results(a.query, n, n_column, margin=reach)
+    return passes.empty_results(a.query, n, n_column, margin=reach)
 
 
 def _composite(a: Arguments) -> Tensor:
     heads_first = any(x is not None and x.dim() == 3 for x in (a.key_table, a.value_table))
-    query, key, value = (ordered(x, heads_first) for x in (a.query, a.key, a.value))
-    mask = None if a.allowed is None else ordered(a.allowed, heads_first)
+    query, key, value = (passes.ordered(x, heads_first) for x in (a.query, a.key, a.value))
+    mask = None if a.allowed is None else passes.ordered(a.allowed, heads_first)
     relations = RelativePositions(a.max_distance)
     inputs = AttentionInputs(
         *(query, key, value, relations, a.key_table, a.value_table, mask), scale=a.scale
     )
-    return ordered(composite.attention(inputs), heads_first)
+    return passes.ordered(composite.attention(inputs), heads_first)
 
 
 _diagonal = register(
     "diagonal_v1",
     Arguments,
-    forward=lambda a: label_passes.forward(*a.passes_inputs()),
-    backward=lambda a, *results: label_passes.backward(*a.passes_inputs(), *results),
+    forward=lambda a: passes.forward(*a.passes_inputs()),
+    backward=lambda a, *results: passes.backward(*a.passes_inputs(), *results),
     fake=_fake,
     composite=_composite,
     n_results=3,

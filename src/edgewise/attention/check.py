@@ -17,13 +17,13 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
-def check_type(name: str, given: object, expected: str, kind: type) -> None:
+def type_of(name: str, given: object, expected: str, kind: type) -> None:
     """Raise ArgumentError unless an argument is of a class; `expected` describes it in words."""
     if not isinstance(given, kind):
         raise ArgumentError(f"{name} must be {expected}; got {received(given)}")
 
 
-def check_tensor(
+def tensor(
     name: str, given: Any, expected: str, dtypes: Sequence[torch.dtype], *ranks: int
 ) -> None:
     """Raise ArgumentError unless an argument is a tensor of these dtypes and ranks (none: any)."""
@@ -32,19 +32,19 @@ def check_tensor(
         raise ArgumentError(f"{name} must be {expected}; got {received(given)}")
 
 
-def check_shape(name: str, tensor: Tensor, expected: str, *shapes: tuple[int | str, ...]) -> None:
+def shape(name: str, tensor: Tensor, expected: str, *shapes: tuple[int | str, ...]) -> None:
     """Raise ArgumentError unless a tensor has one of these shapes; a string is any size.
 
     expected: a format string for the message, with {} for each shape.
     """
     # Most shapes are equal, without strings: that is compared without a loop.
-    if tensor.shape not in shapes and not any(_fits(tensor.shape, shape) for shape in shapes):
-        shown = (f"[{', '.join(map(str, shape))}]" for shape in shapes)
+    if tensor.shape not in shapes and not any(_fits(tensor.shape, sizes) for sizes in shapes):
+        shown = (f"[{', '.join(map(str, sizes))}]" for sizes in shapes)
         expected = expected.format(*shown)
         raise ArgumentError(f"{name} must be {expected}; got {list(tensor.shape)}")
 
 
-def check_device(name: str, tensor: Tensor, query: Tensor) -> None:
+def device(name: str, tensor: Tensor, query: Tensor) -> None:
     """Raise ArgumentError unless a tensor is on the device of the query."""
     if tensor.device != query.device:
         raise ArgumentError(
@@ -52,17 +52,17 @@ def check_device(name: str, tensor: Tensor, query: Tensor) -> None:
         )
 
 
-def check_like_query(name: str, tensor: Tensor, query: Tensor) -> None:
+def like_query(name: str, tensor: Tensor, query: Tensor) -> None:
     """Raise ArgumentError unless a tensor has the query's dtype and device."""
     if tensor.dtype != query.dtype:
         raise ArgumentError(
             f"{name} must have the query's dtype, {query.dtype}; got {tensor.dtype} "
             f"({name}.to(query.dtype) converts it)"
         )
-    check_device(name, tensor, query)
+    device(name, tensor, query)
 
 
-def check_dropout(dropout: float) -> None:
+def dropout(dropout: float) -> None:
     """Raise ArgumentError unless a probability of dropping is at least 0 and below 1."""
     if not 0.0 <= dropout < 1.0:
         raise ArgumentError(f"dropout must be in [0, 1); got {dropout}")
