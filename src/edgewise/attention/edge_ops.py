@@ -18,7 +18,7 @@ from torch.nn.functional import embedding_bag
 
 from edgewise.attention.edge_list import EdgeList, Edges
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.ops import register
+from edgewise.attention.ops import Operator
 from edgewise.attention.shapes import EdgeIndex, Queries, Table
 
 CHUNK = 2**23  # edges of all groups, or numbers of their vectors, computed at a time
@@ -163,7 +163,7 @@ def _sums_composite(a: Arguments) -> Tensor:
     return zeros.index_add(1, a.rows, a.x[..., None] * a.y[:, a.columns])
 
 
-_products = register(
+_products = Operator(
     "edge_products_v1",
     Arguments,
     forward=lambda a: (sddmm(a.x, a.y, a.rows, a.columns),),
@@ -172,7 +172,7 @@ _products = register(
     composite=lambda a: (a.x[:, a.rows] * a.y[:, a.columns]).sum(-1),
     n_differentiable=2,
 )
-_sums = register(
+_sums = Operator(
     "edge_sums_v1",
     Arguments,
     forward=lambda a: (spmm(a.x, a.y, a.rows, a.columns, a.n_row),),

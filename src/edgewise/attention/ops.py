@@ -22,19 +22,8 @@ from edgewise.attention.private import is_batched, is_plain, is_transforming
 Results = tuple[Tensor, ...]
 
 
-def register(
-    name: str,
-    arguments_type: type[Any],
-    *,
-    forward: Callable[[Any], Results],
-    backward: Callable[..., Results],
-    fake: Callable[[Any], Results],
-    composite: Callable[[Any], Tensor],
-    n_differentiable: int = 5,
-    n_results: int = 1,
-    saves_output: bool = False,
-) -> Callable[[Any], Tensor]:
-    """Return a differentiable function of one argument, a tuple of type `arguments_type`.
+class Operator:
+    """A differentiable function of one argument, a tuple of type `arguments_type`.
 
     name: of the operator, `edgewise::name`, with its version at the end.
     arguments_type: a NamedTuple with tensors first, n_differentiable of them differentiable, then
@@ -46,103 +35,132 @@ def register(
     fake: return empty tensors like those of forward.
     composite: return the output, computed by operators of PyTorch.
     """
-    schema, n_tensors = _schema(arguments_type)
-    n_arguments = len(arguments_type._fields)
-    first_saved = 0 if saves_output else 1
 
-    def fake_gradients(*inputs: Any) -> Results:
-        first, differentiable = inputs[0], inputs[:n_differentiable]
-        return tuple(
-            first.new_empty(0) if x is None else torch.empty_like(x) for x in differentiable
-        )
+    def __init__(
+        self,
+        name: str,
+        arguments_type: type[Any],
+        *,
+        forward: Callable[[Any], Results],
+        backward: Callable[..., Results],
+        fake: Callable[[Any], Results],
+        composite: Callable[[Any], Tensor],
+        n_differentiable: int = 5,
+        n_results: int = 1,
+        saves_output: bool = False,
+    ) -> None:
+        self.arguments_type, self.composite = arguments_type, composite
+        self.forward, self.backward, self.fake = forward, backward, fake
+        self.n_differentiable, self.n_results = n_differentiable, n_results
+        self.n_arguments, self.first_saved = len(arguments_type._fields), int(not saves_output)
+        schema, self.n_tensors = _schema(arguments_type)
+        self._op = self._register(f"edgewise::{name}", schema)
 
-    def run_forward(*inputs: Any) -> Any:
-        results = forward(arguments_type(*inputs))
-        return results if n_results > 1 else results[0]  # a schema cannot have a tuple of one
-
-    def run_fake(*inputs: Any) -> Any:
-        results = fake(arguments_type(*inputs))
-        return results if n_results > 1 else results[0]
-
-    def run_backward(*inputs: Any) -> Results:
-        return backward(arguments_type(*inputs[:n_arguments]), *inputs[n_arguments:])
-
-    def run_backward_as_declared(*inputs: Any) -> Results:
-        """Return the gradients with the strides of the fake ones, on which the compiler relies."""
-        grads = run_backward(*inputs)
-        on_meta = (x if x is None else x.to("meta") for x in inputs[:n_differentiable])
-        return tuple(
-            x if x.stride() == y.stride() else torch.empty_like(y, device=x.device).copy_(x)
-            for x, y in zip(grads, fake_gradients(*on_meta), strict=True)
-        )
-
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        results = output if n_results > 1 else (output,)
-        ctx.save_for_backward(*inputs[:n_tensors], *results[first_saved:])
-        ctx.numbers = inputs[n_tensors:]
-        if n_results > 1:
-            ctx.mark_non_differentiable(*results[1:])
-
-    def gradients(run: Callable[..., Results], ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors  # read once: activation checkpointing allows no more
-        tensors, results = saved[:n_tensors], saved[n_tensors:]
-        grads = run(*tensors, *ctx.numbers, grad, *results)
-        differentiable = zip(tensors[:n_differentiable], grads, strict=True)
-        used = (None if x is None else grad_x for x, grad_x in differentiable)
-        return *used, *[None] * (n_arguments - n_differentiable)
-
-    forward_op = torch.library.custom_op(
-        f"edgewise::{name}",
-        run_forward,
-        mutates_args=(),
-        schema=f"({schema}) -> ({', '.join(['Tensor'] * n_results)})",
-    )
-    saved_schema = "".join(f", Tensor result_{i}" for i in range(first_saved, n_results))
-    backward_op = torch.library.custom_op(
-        f"edgewise::{name}_backward",
-        run_backward_as_declared,
-        mutates_args=(),
-        schema=f"({schema}, Tensor grad{saved_schema}) "
-        f"-> ({', '.join(['Tensor'] * n_differentiable)})",
-    )
-    forward_op.register_fake(run_fake)
-    backward_op.register_fake(fake_gradients)
-    forward_op.register_autograd(
-        lambda ctx, grad, *_: gradients(backward_op, ctx, grad), setup_context=save
-    )
-
-    class Eager(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Tensor:
-            results = forward(arguments_type(*inputs))
-            ctx.save_for_backward(*inputs[:n_tensors], *results[first_saved:])
-            ctx.numbers = inputs[n_tensors:]
-            return results[0]
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-            if torch.is_grad_enabled() or is_batched(grad):
-                tensors = ctx.saved_tensors[:n_tensors]
-                grads = autograd_gradients(
-                    lambda *x: composite(arguments_type(*x, *ctx.numbers)), tensors, grad
-                )
-                return *grads, *[None] * len(ctx.numbers)
-            return gradients(run_backward, ctx, grad)
-
-    eager: Callable[..., Tensor] = Eager.apply
-
-    def apply(arguments: Any) -> Tensor:
+    def __call__(self, arguments: Any) -> Tensor:
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling and is_transforming():
-            return composite(arguments)
-        is_eager = not is_compiling and all(x is None or is_plain(x) for x in arguments[:n_tensors])
-        if is_eager:
-            return eager(*arguments)
-        results = forward_op(*arguments)
-        output: Tensor = results[0] if n_results > 1 else results
+            return self.composite(arguments)
+        tensors = arguments[: self.n_tensors]
+        if not is_compiling and all(x is None or is_plain(x) for x in tensors):
+            eager: Callable[..., Tensor] = _Eager.apply
+            return eager(self, *arguments)
+        results = self._op(*arguments)
+        output: Tensor = results[0] if self.n_results > 1 else results
         return output
 
-    return apply
+    def _register(self, name: str, schema: str) -> Callable[..., Any]:
+        """Register the operator and its backward pass; return the operator."""
+        results = ", ".join(["Tensor"] * self.n_results)
+        gradients = ", ".join(["Tensor"] * self.n_differentiable)
+        saved = "".join(f", Tensor result_{i}" for i in range(self.first_saved, self.n_results))
+        op = torch.library.custom_op(
+            name,
+            lambda *inputs: self._results(self.forward, inputs),
+            mutates_args=(),
+            schema=f"({schema}) -> ({results})",
+        )
+        backward_op = torch.library.custom_op(
+            f"{name}_backward",
+            self._backward_as_declared,
+            mutates_args=(),
+            schema=f"({schema}, Tensor grad{saved}) -> ({gradients})",
+        )
+        op.register_fake(lambda *inputs: self._results(self.fake, inputs))
+        backward_op.register_fake(self._fake_gradients)
+        op.register_autograd(
+            lambda ctx, grad, *_: self.gradients(backward_op, ctx, grad), setup_context=self._save
+        )
+        return op
+
+    def _results(self, function: Callable[[Any], Results], inputs: tuple[Any, ...]) -> Any:
+        """Return the results as the schema has them: it cannot have a tuple of one."""
+        results = function(self.arguments_type(*inputs))
+        return results if self.n_results > 1 else results[0]
+
+    def _fake_gradients(self, *inputs: Any) -> Results:
+        empty = inputs[0].new_empty
+        differentiable = inputs[: self.n_differentiable]
+        return tuple(empty(0) if x is None else torch.empty_like(x) for x in differentiable)
+
+    def _backward_as_declared(self, *inputs: Any) -> Results:
+        """Return the gradients with the strides of the fake ones, on which the compiler relies."""
+        grads = self.run_backward(*inputs)
+        on_meta = (x if x is None else x.to("meta") for x in inputs[: self.n_differentiable])
+        return tuple(
+            x if x.stride() == y.stride() else torch.empty_like(y, device=x.device).copy_(x)
+            for x, y in zip(grads, self._fake_gradients(*on_meta), strict=True)
+        )
+
+    def run_backward(self, *inputs: Any) -> Results:
+        count = self.n_arguments
+        return self.backward(self.arguments_type(*inputs[:count]), *inputs[count:])
+
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        results = output if self.n_results > 1 else (output,)
+        self.save(ctx, inputs, results)
+        if self.n_results > 1:
+            ctx.mark_non_differentiable(*results[1:])
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], results: Results) -> None:
+        """Save what the backward pass needs."""
+        ctx.save_for_backward(*inputs[: self.n_tensors], *results[self.first_saved :])
+        ctx.numbers = inputs[self.n_tensors :]
+
+    def gradients(self, run: Callable[..., Results], ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        """Return a gradient for each argument, None for those that have none."""
+        saved = ctx.saved_tensors  # read once: activation checkpointing allows no more
+        tensors, results = saved[: self.n_tensors], saved[self.n_tensors :]
+        grads = run(*tensors, *ctx.numbers, grad, *results)
+        differentiable = zip(tensors[: self.n_differentiable], grads, strict=True)
+        used = (None if x is None else grad_x for x, grad_x in differentiable)
+        return *used, *[None] * (self.n_arguments - self.n_differentiable)
+
+    def composite_gradients(self, ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        """Return the same by autograd, for second derivatives and batched gradients."""
+        tensors = ctx.saved_tensors[: self.n_tensors]
+
+        def output(*tensors: Tensor) -> Tensor:
+            return self.composite(self.arguments_type(*tensors, *ctx.numbers))
+
+        return *autograd_gradients(output, tensors, grad), *[None] * len(ctx.numbers)
+
+
+class _Eager(torch.autograd.Function):
+    """An operator in eager code."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, *inputs: Any) -> Tensor:
+        results = operator.forward(operator.arguments_type(*inputs))
+        ctx.operator = operator
+        operator.save(ctx, inputs, results)
+        return results[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        operator: Operator = ctx.operator
+        if torch.is_grad_enabled() or is_batched(grad):
+            return None, *operator.composite_gradients(ctx, grad)
+        return None, *operator.gradients(operator.run_backward, ctx, grad)
 
 
 def _schema(arguments_type: type[Any]) -> tuple[str, int]:

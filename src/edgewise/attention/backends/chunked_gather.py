@@ -14,7 +14,7 @@ from edgewise.attention import composite
 from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, named, why_not_dot_product
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.ops import register
+from edgewise.attention.ops import Operator
 from edgewise.attention.relations import EdgeLabels, RelativePositions
 from edgewise.attention.shapes import Queries
 
@@ -112,7 +112,7 @@ def _composite(a: Arguments) -> Tensor:
     )
 
 
-_chunked_gather = register(
+_chunked_gather = Operator(
     "chunked_gather_v1",
     Arguments,
     forward=lambda a: passes.forward(*a.passes_inputs()),

@@ -24,7 +24,7 @@ from edgewise.attention import composite
 from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, why_not_dot_product, why_not_positions
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.ops import register
+from edgewise.attention.ops import Operator
 from edgewise.attention.relations import RelativePositions, has_values
 from edgewise.attention.shapes import Queries
 
@@ -216,7 +216,7 @@ def _composite(a: Arguments) -> Tensor:
     return passes.ordered(composite.attention(inputs), heads_first)
 
 
-_diagonal = register(
+_diagonal = Operator(
     "diagonal_v1",
     Arguments,
     forward=lambda a: passes.forward(*a.passes_inputs()),

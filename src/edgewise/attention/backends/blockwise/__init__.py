@@ -14,7 +14,7 @@ from edgewise.attention.backends.base import (
 from edgewise.attention.backends.blockwise import passes
 from edgewise.attention.backends.blockwise.window import Arguments
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.ops import register
+from edgewise.attention.ops import Operator
 from edgewise.attention.relations import RelativePositions
 from edgewise.attention.shapes import Queries
 
@@ -75,7 +75,7 @@ def _composite(a: Arguments) -> Tensor:
     return composite.attention(AttentionInputs(*tensors, causal=a.causal, scale=a.scale))
 
 
-_blockwise = register(
+_blockwise = Operator(
     "blockwise_v1",
     Arguments,
     forward=passes.forward,
