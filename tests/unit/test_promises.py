@@ -86,6 +86,18 @@ def test_keys_after_the_last_query_do_not_matter(offset: int | Tensor, method: s
 
 
 @pytest.mark.parametrize("method", ["reference", *METHODS])
+def test_a_key_hidden_by_mask_and_causality_together_does_not_matter(method: str) -> None:
+    mask = torch.ones(9, 9, dtype=torch.bool)
+    mask[5:, 5] = False  # causality hides the key from earlier queries
+    inputs = Inputs(1, 2, 9, 9, 4, RelativePositions(2), mask=mask, causal=True)
+    expected = run(inputs, method)
+    for name in ("key", "value"):
+        inputs.tensors[name] = inputs.tensors[name].clone()
+        inputs.tensors[name][:, :, 5] = torch.nan
+    assert_same(run(inputs, method), expected)
+
+
+@pytest.mark.parametrize("method", ["reference", *METHODS])
 @pytest.mark.parametrize("n", [9, 40])
 @pytest.mark.parametrize("relations", [RelativePositions(2), None])
 def test_a_key_does_not_influence_the_weights_of_queries_that_may_not_attend_it(
@@ -199,6 +211,19 @@ def test_torch_func_differentiates_every_relation(kind: str) -> None:
     every = tuple(range(len(tensors)))
     for actual, each in zip(torch.func.grad(loss, every)(*tensors), expected, strict=True):
         torch.testing.assert_close(actual, each)
+
+
+def test_torch_func_differentiates_plain_attention_twice() -> None:
+    query, key, value = (torch.randn(2, 3, 20, 4, dtype=torch.float64) for _ in range(3))
+
+    def squares(method: str) -> Callable[[Tensor], Tensor]:
+        def loss(query: Tensor) -> Tensor:
+            return relation_attention(query, key, value, None, method=method).square().sum()
+
+        return lambda query: torch.func.grad(loss)(query).square().sum()
+
+    found, expected = (torch.func.grad(squares(method))(query) for method in ("sdpa", "gather"))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,7 +26,7 @@ def relation_attention(
     compatibility: Compatibility | None = None,
     method: str = "auto",
 ) -> Queries:
-    """Return attention with a vector for every edge (equations 3 and 4 of the paper).
+    """Return relation-aware attention, [batch, head, n_query, d_head] (equations 3 and 4).
 
     relations: how edges get their vectors: `RelativePositions` and `EdgeLabels` label every edge,
         `EdgeVectors` has a vector for every edge, `EdgeList` labels the edges of a sparse graph.
@@ -34,15 +34,17 @@ def relation_attention(
     key_table, value_table: [n_label, d_head], or [head, n_label, d_head] with a table per head: the
         vectors a^K and a^V of each label. None leaves that term out.
     mask: bool, True = may attend; [n_query, n_key], or 4-D with sizes of 1 that broadcast.
-    causal: a query attends the keys at its own position and before. `EdgeList` takes neither.
+    causal: a query attends the keys at its own position and before. With an `EdgeList`, neither
+        mask nor causal may be given.
     dropout: probability of dropping an attention weight; applied whenever it is above 0.
-    scale: factor of the logits, 1/sqrt(d_head) by default; a tensor may require a gradient.
+    scale: factor of the logits, 1/sqrt(d_head) by default; `Additive` ignores it. A tensor without
+        dimensions may require a gradient.
     compatibility: `Additive` or `Gated` instead of the dot product.
     method: the backend; "auto" selects the fastest that supports the arguments. See
         docs/attention.md.
 
-    A query with nothing to attend gives zeros. Keys and values that no query may attend are not
-    read, so that NaN and infinity in padding do not matter. Under autocast the inputs are cast, as
+    A query with nothing to attend gives zeros. Keys and values that no query may attend do not
+    influence the result, even if they are NaN or infinite. Under autocast the inputs are cast, as
     those of PyTorch's own attention are.
     """
     inputs = normalise(
@@ -62,7 +64,7 @@ def relation_attention(
 
 
 def run(inputs: AttentionInputs, method: str) -> Queries:
-    """Run a backend."""
+    """Return the output of the backend; inputs with a size of 0 are computed by `reference`."""
     backend = cheapest(inputs) if method == "auto" else requested(method, inputs)
     if 0 in (*inputs.query.shape, *inputs.key.shape) and backend.name != "sparse":
         return reference.run(inputs)

@@ -58,7 +58,10 @@ class AttentionState:
         return self._buffer[0, :, :, : self.length], self._buffer[1, :, :, : self.length]
 
     def reorder(self, index: Int[Tensor, " new_batch"]) -> None:
-        """Replace sentence i by sentence index[i]: for beam search, or to drop sentences."""
+        """Make sequence index[i] sequence i; the batch size becomes len(index).
+
+        For beam search, or to drop sequences.
+        """
         if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
             raise ArgumentError(
                 f"index must be an int tensor [new_batch]; got {index.dtype} {list(index.shape)}"

@@ -27,9 +27,9 @@ def attention(inputs: AttentionInputs) -> Queries:
     # Scaled before the products: in half precision they would overflow sooner.
     query = inputs.query * inputs.scale
     logits = (query @ inputs.key.mT).to(accumulation_dtype(work))
-    relation_logits = edge_logits(inputs, query, labels)
-    if relation_logits is not None:
-        logits = logits + relation_logits.to(logits.dtype)
+    relation_term = relation_logits(inputs, query, labels)
+    if relation_term is not None:
+        logits = logits + relation_term.to(logits.dtype)
     return weighted_sum(inputs, masked_softmax(logits, inputs.allowed()), labels).to(dtype)
 
 
@@ -43,7 +43,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def edge_logits(
+def relation_logits(
     inputs: AttentionInputs, query: Queries, labels: Labels | None
 ) -> EdgeMatrix | None:
     """Return q_i a^K_ij^T of every edge; None: there are no vectors in the keys."""
@@ -58,7 +58,7 @@ def weighted_sum(inputs: AttentionInputs, weights: EdgeMatrix, labels: Labels | 
     weights = torch.dropout(weights, inputs.dropout, train=True)
     output = weights.to(inputs.value.dtype) @ inputs.value
     if labels is not None and inputs.value_table is not None:
-        return output + sum_by_label(weights, inputs.value_table, labels, inputs.has_unlabelled)
+        return output + label_values(weights, inputs.value_table, labels, inputs.has_unlabelled)
     vectors = inputs.edge_vectors("edge_value")
     if vectors is not None:
         output = output + edge_einsum("bhij,{}ijd->bhid", weights.to(vectors.dtype), vectors)
@@ -80,7 +80,7 @@ def gather_by_label(x: Queries, table: Table, labels: Labels, has_unlabelled: bo
     return by_label.gather(-1, _columns(labels, x, table.shape[-2], has_unlabelled))
 
 
-def sum_by_label(
+def label_values(
     weights: EdgeMatrix, table: Table, labels: Labels, has_unlabelled: bool
 ) -> Queries:
     """Return sum_j alpha_ij a_ij of every query: weights summed by label, times the table."""

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from edgewise.attention import check
-from edgewise.attention.relations import Relation, has_values
+from edgewise.attention.relations import Relation, can_read_values
 from edgewise.errors import ArgumentError
 
 
@@ -28,10 +28,11 @@ class EdgeList(Relation):
 
     query_index, key_index, labels: int64 [edge]. An edge with label -1 adds no vector. Repeated
         edges count repeatedly. A query without edges gives zeros.
-    n_nodes: the number of nodes; `union` needs it if the last nodes have no edge, or on a GPU.
+    n_nodes: the number of nodes; if given, n_query and n_key must equal it. `union` needs it if the
+        last nodes have no edge, or on a GPU.
 
-    Every item of a batch has the same graph; combine different graphs with `union`. Indices are
-    checked on CPUs only.
+    Every item of a batch has the same graph. For different graphs, concatenate their nodes along n,
+    with batch size 1, and combine the graphs by `union`. Indices are checked on CPUs only.
 
     >>> edges = EdgeList(torch.tensor([0, 2]), torch.tensor([1, 1]), torch.tensor([5, 3]))
     >>> edges.n_labels
@@ -59,7 +60,7 @@ class EdgeList(Relation):
         indices = {name: getattr(self, name) for name in ("query_index", "key_index", "labels")}
         _check_tensors(indices)
         found: dict[str, Tensor | int] = {}
-        if has_values(self.labels):
+        if can_read_values(self.labels):
             queries, keys, labels = _check_values(indices, self.n_nodes)
             found |= {"min_queries": queries, "min_keys": keys, "n_labels": labels}
         order = self.query_index.argsort(stable=True)

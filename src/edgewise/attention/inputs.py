@@ -12,7 +12,7 @@ from torch import Tensor
 
 from edgewise.attention import check
 from edgewise.attention.compatibility import Compatibility, DotProduct
-from edgewise.attention.relations import Relation, has_values
+from edgewise.attention.relations import Relation, can_read_values
 from edgewise.attention.shapes import EdgeVectorTensor, Keys, Labels, Mask, Queries, Table
 from edgewise.errors import ArgumentError
 
@@ -115,9 +115,14 @@ class AttentionInputs:
             future = self.relations.future_keys(self.n_query, self.n_key, self.query.device)
         if self.mask is None and future is None:
             return self
-        if has_values(self.key) and bool((self.key.sum() + self.value.sum()).isfinite()):
+        if can_read_values(self.key) and bool((self.key.sum() + self.value.sum()).isfinite()):
             return self
-        hidden = [] if self.mask is None else [~self.mask.any(-2)[..., None]]
+        hidden = []
+        if self.mask is not None:
+            # A mask that differs between queries can hide a key together with causality.
+            mask = self.mask if self.mask.shape[2] == 1 else self.allowed()
+            assert mask is not None
+            hidden.append(~mask.any(-2)[..., None])
         if future is not None:
             hidden.append(future[..., None, :, None])
         rows = functools.reduce(torch.logical_or, hidden)

@@ -24,7 +24,7 @@ Outer = Float[Tensor, "outer inner n_query d_head"]
 OuterKeys = Float[Tensor, "outer inner n_key d_head"]
 OuterTable = Float[Tensor, "*outer _n_label d_head"]
 OuterMask = Bool[Tensor, "#outer #inner #n_query #n_key"]
-Edges = Float[Tensor, "group n_query n_key"]
+EdgeMatrices = Float[Tensor, "group n_query n_key"]
 LabelSums = Float[Tensor, "group n_query n_column"]
 Columns = Float[Tensor, "*outer n_column d_head"]
 Base = Float[Tensor, "*outer 1 d_head"]
@@ -35,7 +35,7 @@ PRODUCT_ROWS = 2048  # rows of a product with a table: about as many are the fas
 
 
 class Layout:
-    """Where labels are in the matrix of edges; a column of a table's products has one label."""
+    """How labels map to edges. Column c of `by_label` is for one label, with one vector."""
 
     n_column: int
     has_base: bool  # whether `base` returns a vector
@@ -48,7 +48,9 @@ class Layout:
     def base(self, table: OuterTable) -> Base | None:
         """Return a vector that `columns` subtracts from all rows; None: there is none.
 
-        As a part of all keys it changes no weight, and weights sum to one.
+        Added to all rows of the key table, a vector shifts all logits of a query equally, and the
+        weights stay the same. Added to all rows of the value table, it is added to the output,
+        since weights sum to one.
         """
         return None
 
@@ -58,11 +60,11 @@ class Layout:
         """Return the gradient of a table from those of `columns` and `base`."""
         raise NotImplementedError
 
-    def spread(self, by_label: LabelSums, part: slice, out: Edges) -> None:
+    def spread(self, by_label: LabelSums, part: slice, out: EdgeMatrices) -> None:
         """Write the entry of each edge's label to `out`; `part` is a slice of `outer`."""
         raise NotImplementedError
 
-    def collect(self, edges: Edges, part: slice, out: LabelSums) -> None:
+    def collect(self, edges: EdgeMatrices, part: slice, out: LabelSums) -> None:
         """Write the sum over the edges of each query and label to `out`."""
         raise NotImplementedError
 
@@ -105,7 +107,7 @@ class Inputs(NamedTuple):
 
 
 def ordered(x: Tensor, heads_first: bool) -> Tensor:
-    """Return [batch, head, …] as [head, batch, …], or the reverse, if heads are to be first."""
+    """Return x with its first two dimensions swapped if heads_first: its own inverse."""
     return x.transpose(0, 1) if heads_first else x
 
 
@@ -152,7 +154,7 @@ def forward(inputs: Inputs, layout: Layout) -> tuple[Tensor, ...]:
     for part in inputs.parts():
         q, k, v, z, w, sums = (x[part].flatten(0, 1) for x in (query, key, value, *results))
         keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
-        edge_products(q, k, keys, scale, layout, part, by_label=sums, out=w)
+        write_products(q, k, keys, scale, layout, part, by_label=sums, out=w)
         if hidden is not None:
             results[1][part].masked_fill_(hidden[part], -torch.inf)
         torch.softmax(w, -1, out=w)
@@ -184,7 +186,7 @@ def backward(
         keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
         if grad_w.shape != w.shape:
             grad_w, sums = with_margin(w.shape, layout.margin, w), torch.empty_like(w_sums)
-        edge_products(g, v, values, 1.0, layout, part, by_label=sums, out=grad_w)
+        write_products(g, v, values, 1.0, layout, part, by_label=sums, out=grad_w)
         if values is not None:
             grad_values.append(piece_gradients(w_sums, g, values))
         torch.bmm(w.mT, g, out=grad_v)
@@ -205,7 +207,7 @@ def backward(
     )
 
 
-def edge_products(
+def write_products(
     x: Float[Tensor, "group n_query d_head"],
     y: Float[Tensor, "group n_key d_head"],
     table: PieceTables | None,
@@ -213,7 +215,7 @@ def edge_products(
     layout: Layout,
     part: slice,
     by_label: LabelSums,
-    out: Edges,
+    out: EdgeMatrices,
 ) -> None:
     """Write x_i (scale * y_j + a_ij)^T of every edge to `out`; `by_label` is overwritten."""
     if table is not None:

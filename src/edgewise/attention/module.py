@@ -81,7 +81,10 @@ class RelationAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise projections and, per head, tables by Glorot's uniform distribution."""
+        """Initialise all weights by Glorot's uniform distribution; biases are zero.
+
+        The table of each head is one matrix, a vector of a compatibility a matrix of one row.
+        """
         for layer in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
@@ -105,8 +108,9 @@ class RelationAttention(nn.Module):
         mask: bool [batch, n_key], True = token, or 4-D as in `relation_attention`.
         state: of `new_state`; x continues the sequence it holds, and attends causally to that and
             to itself. n_key is then the length of all, and the state is updated in place.
-        relations: with n_labels, a relation with labels of the rows of x; a layer without tables
-            also takes `EdgeVectors`.
+        relations: of the n positions of x; not with `state`. A layer with n_labels needs one with
+            labels, such as `EdgeLabels` and `EdgeList`; one with neither n_labels nor max_distance
+            takes `EdgeVectors`, an `EdgeList` or None.
         """
         if x.dim() != 3 or x.shape[-1] != self.d_model:
             raise ArgumentError(f"x must be [batch, n, {self.d_model}]; got {list(x.shape)}")

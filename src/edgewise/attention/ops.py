@@ -136,7 +136,7 @@ class Operator:
         return *used, *[None] * (self.n_arguments - self.n_differentiable)
 
     def composite_gradients(self, ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        """Return the same by autograd, for second derivatives and batched gradients."""
+        """Return the gradients by differentiating `composite`: differentiable, or batched."""
         tensors = ctx.saved_tensors[: self.n_tensors]
 
         def output(*tensors: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def attention_parts(
         *(query, key, key, relations), key_table=key_table, mask=mask, causal=causal, scale=scale
     )
     content = inputs.scale * (inputs.query @ inputs.key.mT)
-    relation = composite.edge_logits(inputs, inputs.query * inputs.scale, inputs.labels())
+    relation = composite.relation_logits(inputs, inputs.query * inputs.scale, inputs.labels())
     relation = torch.zeros_like(content) if relation is None else relation
     weights = composite.masked_softmax(content + relation, inputs.allowed())
     return AttentionParts(content, relation, weights)

@@ -25,7 +25,8 @@ from edgewise.attention.shapes import Keys, Mask, Queries
 
 LogSumExp = Float[Tensor, "batch head n_query"]
 QKV = tuple[Queries, Keys, Keys]
-Merged = tuple[Queries, LogSumExp]  # attention over some keys; log-sum-exp to merge it with others
+# Attention over some keys, and the log-sum-exp to merge it with that over others.
+PartialAttention = tuple[Queries, LogSumExp]
 Bias = Float[Tensor, "#batch #head #n_query #n_key"]
 Rows = Float[Tensor, "*rows n_key"]
 
@@ -64,7 +65,7 @@ def additive(mask: Mask | None, dtype: torch.dtype) -> Bias | None:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
 
 
-def flash(inputs: QKV, mask: Mask | None, scale: float) -> Merged:
+def flash(inputs: QKV, mask: Mask | None, scale: float) -> PartialAttention:
     """Return plain attention and its log-sum-exp, -inf where a query may attend nothing."""
     assert all(x.shape[2] > 0 for x in inputs)
     bias = additive(mask, inputs[0].dtype)
@@ -79,7 +80,7 @@ def flash(inputs: QKV, mask: Mask | None, scale: float) -> Merged:
 
 
 def flash_backward(
-    grad: Queries, inputs: QKV, result: Merged, mask: Mask | None, scale: float
+    grad: Queries, inputs: QKV, result: PartialAttention, mask: Mask | None, scale: float
 ) -> QKV:
     """Return the gradients of query, key and value for weights exp(logits - logsumexp).
 

@@ -101,7 +101,7 @@ def _flatten(relation: Relation) -> tuple[list[Any], Any]:
     return [content[name] for name in names], (names, rest)
 
 
-def has_values(x: Tensor) -> bool:
+def can_read_values(x: Tensor) -> bool:
     """Return whether values can be read without a synchronisation or a graph break."""
     is_traced = torch.compiler.is_compiling() or is_transforming()
     return x.device.type == "cpu" and is_plain(x) and not is_traced
@@ -203,7 +203,7 @@ class EdgeLabels(Relation):
         check.tensor("labels", labels, expected, check.INTEGERS, 2, 3)
         # A copy, so that what was checked is what is used.
         object.__setattr__(self, "labels", labels.clone())
-        if has_values(labels):
+        if can_read_values(labels):
             self._check_values(labels)
         elif self.n_labels is None and not torch.compiler.is_compiling():
             object.__setattr__(self, "n_labels", _count(labels))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.relations import RelativePositions, has_values
+from edgewise.attention.relations import RelativePositions, can_read_values
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Backend:
     name: for `method=`.
     supports: return why the backend cannot run these inputs ("has no dropout; got dropout=0.1"),
         or None if it can.
-    cost: return the estimated time per edge, in that of `diagonal`; `auto` takes the cheapest.
+    cost: return the estimated time relative to `diagonal` (1.0); `auto` selects the lowest.
     run: return the output [batch, head, n_query, d_head].
     """
 
@@ -47,7 +47,8 @@ def why_not_positions(inputs: AttentionInputs) -> str | None:
     """Return why a backend for tables of several relative positions cannot run, or None."""
     relations = inputs.relations
     if not isinstance(relations, RelativePositions) or not inputs.has_tables:
-        return f"needs RelativePositions and tables; got relations={named(relations)}"
+        given = f"relations={named(relations)}" if inputs.has_tables else "no table"
+        return f"needs RelativePositions and a key_table or value_table; got {given}"
     return "needs max_distance of 1 or more; got 0" if relations.max_distance == 0 else None
 
 
@@ -67,10 +68,10 @@ def at_least(size: int, limit: int) -> bool:
 def has_hidden_nan(inputs: AttentionInputs, mask: Tensor | None) -> bool:
     """Return whether NaN or infinity of a key may reach queries that do not attend it.
 
-    Fused kernels add -inf to masked logits, which stay NaN if they are. Only on CPUs: elsewhere
+    Fused kernels add -inf to masked logits, and a NaN logit stays NaN. Only on CPUs: elsewhere
     reading the values would take a synchronisation.
     """
-    if mask is None or mask.shape[2] == 1 or not has_values(inputs.key):
+    if mask is None or mask.shape[2] == 1 or not can_read_values(inputs.key):
         return False
     return not bool(inputs.key.isfinite().all())
 

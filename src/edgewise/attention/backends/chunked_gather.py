@@ -64,12 +64,12 @@ class LabelColumns(passes.Layout):
     ) -> passes.OuterTable:
         return grad_columns[..., : table.shape[-2], :].contiguous()
 
-    def spread(self, by_label: passes.LabelSums, part: slice, out: passes.Edges) -> None:
+    def spread(self, by_label: passes.LabelSums, part: slice, out: passes.EdgeMatrices) -> None:
         column = self.column[part]
         by_label = by_label.view(*column.shape[:3], self.n_column)
         torch.gather(by_label, -1, column, out=out.view(column.shape))
 
-    def collect(self, edges: passes.Edges, part: slice, out: passes.LabelSums) -> None:
+    def collect(self, edges: passes.EdgeMatrices, part: slice, out: passes.LabelSums) -> None:
         column = self.column[part]
         sums = out.zero_().view(*column.shape[:3], self.n_column)
         sums.scatter_add_(-1, column, edges.view(column.shape))

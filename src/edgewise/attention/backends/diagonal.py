@@ -1,10 +1,10 @@
-"""Relative positions in one sequence, for translation lengths: no gather and no scatter.
+"""Self-attention with relative positions, for translation lengths: no gather and no scatter.
 
-A distance is a diagonal of the matrix of edges, and diagonals are columns of the same memory read
-with rows one longer (or shorter). So the products of queries with labels are read into the logits
-with a shorter row, and the weights read with a longer row are their sums by label. What such a read
-takes from a neighbouring row is set to zero by its bits, since a product with zero would let a NaN
-through.
+A distance is a diagonal of the matrix of edges. A view of a row-major [n, n] matrix with row stride
+n + 1 has the diagonals as columns. `spread` reads the products of queries and labels with row
+stride n_column - 1, which places them on diagonals; `collect` reads the weights with row stride
+n + 1, which sums them by label. Entries of a neighbouring row are cleared by a bitwise AND, because
+a product with zero would keep NaN.
 
 Edges beyond the clipping distance are two triangles, each with one label. If the first row is
 subtracted from the tables, the left triangle needs nothing. That loses precision if the row is
@@ -25,7 +25,7 @@ from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, why_not_dot_product, why_not_positions
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import Operator
-from edgewise.attention.relations import RelativePositions, has_values
+from edgewise.attention.relations import RelativePositions, can_read_values
 from edgewise.attention.shapes import Queries
 
 CACHED_LENGTH = 256
@@ -61,11 +61,12 @@ def run(inputs: AttentionInputs) -> Queries:
 
 
 def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
-    """Return whether the left triangle has edges, and no table a first row larger than the others.
+    """Return whether to subtract the first row of the tables.
 
-    Where values cannot be read, as inside torch.compile, the answer is no.
+    The left triangle must have edges, and no table a first row more than twice as large as the
+    others. False where values cannot be read, as inside torch.compile.
     """
-    if not has_values(inputs.query) or inputs.n_query <= max_distance + 1:
+    if not can_read_values(inputs.query) or inputs.n_query <= max_distance + 1:
         return False
     for table in (inputs.key_table, inputs.value_table):
         if table is not None:
@@ -110,7 +111,7 @@ class Diagonals(passes.Layout):
     def _rows(self, table: passes.OuterTable) -> passes.Columns:
         return table.narrow(-2, table.shape[-2] // 2 + self.lowest, self.n_column)
 
-    def spread(self, by_label: passes.LabelSums, part: slice, out: passes.Edges) -> None:
+    def spread(self, by_label: passes.LabelSums, part: slice, out: passes.EdgeMatrices) -> None:
         size, bits, n_column = self.size, BITS[out.dtype], self.n_column
         shorter_rows = (self.n * n_column, n_column - 1, 1)
         start = by_label.storage_offset() - self.lowest
@@ -121,7 +122,7 @@ class Diagonals(passes.Layout):
         if size and self.right is not None:
             out[:, :size, -size:].addcmul_(by_label[:, :size, -1:], self.right)
 
-    def collect(self, edges: passes.Edges, part: slice, out: passes.LabelSums) -> None:
+    def collect(self, edges: passes.EdgeMatrices, part: slice, out: passes.LabelSums) -> None:
         n, size, bits = self.n, self.size, BITS[edges.dtype]
         longer_rows = (n * n, n + 1, 1)
         start = edges.storage_offset() + self.lowest

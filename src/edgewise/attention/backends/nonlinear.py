@@ -28,7 +28,10 @@ EdgeLogits = Float[Tensor, "batch head *edges"]
 
 def supports(inputs: AttentionInputs) -> str | None:
     if inputs.is_dot_product:
-        return "is for compatibilities other than the dot product; got compatibility=None"
+        return (
+            "is for compatibilities other than the dot product (None, and Gated without vectors in "
+            "the keys); got the dot product"
+        )
     return None
 
 

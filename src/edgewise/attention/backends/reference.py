@@ -50,7 +50,7 @@ def table_rows(
 
 
 def along_edges(inputs: AttentionInputs, graph: EdgeList) -> Queries:
-    """Return the same where j is an edge of the list, and a query may attend its own edges."""
+    """Return equation 3 where the softmax of query i is over the edges with query_index i."""
     query, key = inputs.query[:, :, graph.query_index], inputs.key[:, :, graph.key_index]
     values = inputs.value[:, :, graph.key_index]
     edge_key = None

@@ -6,6 +6,7 @@ weights sum to one, so that every query that may attend anything gets the value'
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -66,7 +67,9 @@ def plain(inputs: AttentionInputs) -> Queries:
     causal = inputs.causal and (first is None or first < n_key - 1)
     is_square = causal and mask is None and first == 0 and inputs.n_query == n_key
     allowed = inputs.allowed() if causal and not is_square else mask
-    if has_hidden_nan(inputs, allowed):
+    # PyTorch's CPU kernel has no rule for vmap, and no second derivative.
+    is_transforming = not torch.compiler.is_compiling() and private.is_transforming()
+    if is_transforming or has_hidden_nan(inputs, allowed):
         return composite.attention(inputs.replace(relations=None, mask=allowed, causal=False))
     output = scaled_dot_product_attention(
         *(query, key, value),

@@ -1,4 +1,4 @@
-"""Attention along a list of edges: time O(edges * heads * d_head), less in memory.
+"""Attention along a list of edges: time O(edges * heads * d_head), memory O(edges * heads).
 
 The labels are one more graph, from queries to rows of a table, so there is no vector for each edge
 and nothing for each (query, label).

@@ -25,7 +25,7 @@ from edgewise.attention.backends.blockwise.window import (
     WindowView,
     window_views,
 )
-from edgewise.attention.private import LogSumExp, Merged
+from edgewise.attention.private import LogSumExp, PartialAttention
 from edgewise.attention.shapes import Keys, Queries, Table
 
 # Edges of a tail for which a mask that differs between queries is converted at a time.
@@ -39,8 +39,8 @@ def empty_results(a: Arguments) -> tuple[Tensor, ...]:
     return tuple(a.query.new_empty(size) for size in (shape, shape[:3], right, right[:3]))
 
 
-def by_side(a: Arguments, results: tuple[Tensor, ...]) -> list[Merged]:
-    """Return the results by `Tail.label`; left tails are merged where the whole will be."""
+def by_side(a: Arguments, results: tuple[Tensor, ...]) -> list[PartialAttention]:
+    """Return output and log-sum-exp by `Tail.label`; those of left tails become the whole's."""
     return [(results[0], results[1]), (results[2], results[3])][: len(a.tail_labels)]
 
 
@@ -55,7 +55,7 @@ def partition(inputs: Arguments) -> tuple[list[Tail], list[Part]]:
     return tails, windows
 
 
-def tail_logits(inputs: Arguments) -> list[LogSumExp] | None:
+def tail_label_logits(inputs: Arguments) -> list[LogSumExp] | None:
     """Return s q_i w^T by `Tail.label`, w that row of the key table; None without a key table."""
     table = inputs.key_table
     if table is None:
@@ -67,7 +67,8 @@ def tail_logits(inputs: Arguments) -> list[LogSumExp] | None:
 def forward(a: Arguments) -> tuple[Tensor, ...]:
     """Return output and log-sum-exp, first over all keys, then over the right tails.
 
-    A query that may attend nothing has log-sum-exp +inf.
+    A query that may attend nothing has log-sum-exp +inf, so that its weights in the backward pass,
+    exp(logits - logsumexp), are zero.
     """
     inputs, results = a.prepared(), empty_results(a)
     sides = by_side(a, results)
@@ -75,7 +76,7 @@ def forward(a: Arguments) -> tuple[Tensor, ...]:
         output.zero_()
         logsumexp.fill_(-math.inf)
     tails, windows = partition(inputs)
-    shifts = tail_logits(inputs)
+    shifts = tail_label_logits(inputs)
     for tail in tails:
         tensors = tail.rows(inputs.query), tail.keys(inputs.key), tail.keys(inputs.value)
         output, logsumexp = private.flash(tensors, tail.edges(inputs.mask), inputs.scale)
@@ -88,7 +89,7 @@ def forward(a: Arguments) -> tuple[Tensor, ...]:
     return results
 
 
-def merge(into: Merged, output: Queries, logsumexp: LogSumExp) -> None:
+def merge(into: PartialAttention, output: Queries, logsumexp: LogSumExp) -> None:
     """Replace attention over one set of keys by that over two, in place."""
     total = torch.logaddexp(into[1], logsumexp)
     # A query that may attend neither has -inf in all three; its output is zero already.
@@ -98,7 +99,7 @@ def merge(into: Merged, output: Queries, logsumexp: LogSumExp) -> None:
     into[1].copy_(total)
 
 
-def window_forward(view: WindowView, sides: list[Merged]) -> None:
+def window_forward(view: WindowView, sides: list[PartialAttention]) -> None:
     """Compute a window and merge it with the tails of its queries into the result, in place."""
     tails = [(view.rows(output), view.rows(logsumexp)[..., None]) for output, logsumexp in sides]
     logits = view.logits()
@@ -157,10 +158,10 @@ def table_gradient(inputs: Arguments, table: Table | None, grad: GroupTable | No
 
 
 def tails_backward(
-    inputs: Arguments, tails: list[Tail], grad: Queries, result: Merged, grads: Gradients
+    inputs: Arguments, tails: list[Tail], grad: Queries, result: PartialAttention, grads: Gradients
 ) -> None:
     """Add the gradients of query, key and value of all tails."""
-    (output, whole_logsumexp), shifts = result, tail_logits(inputs)
+    (output, whole_logsumexp), shifts = result, tail_label_logits(inputs)
     outputs = [output] * len(inputs.tail_labels)
     if inputs.value_table is not None:
         rows = (inputs.value_table[:, label, None] for label in inputs.tail_labels)
@@ -180,7 +181,9 @@ def tails_backward(
         tail.keys(grads.value).add_(grad_value)
 
 
-def window_backward(view: WindowView, grad: Queries, sides: list[Merged], grads: Gradients) -> None:
+def window_backward(
+    view: WindowView, grad: Queries, sides: list[PartialAttention], grads: Gradients
+) -> None:
     """Add the gradients of one window and, for the tables, of its queries' tails."""
     inputs, window, keys = view.inputs, view.window, slice(view.start, view.stop)
     (output, logsumexp), *right_tails = [(view.rows(x), view.rows(y)[..., None]) for x, y in sides]

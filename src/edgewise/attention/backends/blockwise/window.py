@@ -1,9 +1,9 @@
 """The edges near the diagonal, for one block of queries: every label between the two tails.
 
-The logits of a window are a small dense matrix. Its band, the edges with |j - i| < k, is a view
-with one more column a row, so labels need no gather: q_i w_l^T is added to the band, and the band
-of the weights is multiplied, where they are. Left of the band is a triangle with the first label,
-right of it one with the last.
+The logits of a window are a small dense matrix. In a view with a row stride larger by one, its
+band, the edges with |j - i| < k, has a column for each label, so labels need no gather: q_i w_l^T
+is added to the band in place, and the band of the weights is multiplied with the table. Left of the
+band is a triangle with the first label, right of it one with the last.
 """
 
 import math
