@@ -79,10 +79,6 @@ class Relation:
         """Return the relation with its tensors on another device."""
         return self.map_tensors(lambda x: x.to(device))
 
-    def cast(self, dtype: torch.dtype) -> Any:
-        """Return the relation with its floating-point tensors in another dtype."""
-        return self.map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x)
-
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], context: Any) -> Any:
         """Return a relation with these attributes, without checking them again."""
