@@ -21,6 +21,10 @@ from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import Operator
 from edgewise.attention.shapes import EdgeIndex, Queries, Table
 
+Rows = Float[Tensor, "group n_row d_head"]
+Columns = Float[Tensor, "#group n_column d_head"]
+EdgeNumbers = Float[Tensor, "group edge"]
+
 CHUNK = 2**23  # edges of all groups, or numbers of their vectors, computed at a time
 
 
@@ -29,12 +33,7 @@ def has_kernels(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def sddmm(
-    x: Float[Tensor, "group n_row d_head"],
-    y: Float[Tensor, "#group n_column d_head"],
-    rows: EdgeIndex,
-    columns: EdgeIndex,
-) -> Float[Tensor, "group edge"]:
+def sddmm(x: Rows, y: Columns, rows: EdgeIndex, columns: EdgeIndex) -> EdgeNumbers:
     """Return x_r y_c^T of every edge (r, c)."""
     n_row, n_column, n_edge = x.shape[1], y.shape[1], len(rows)
     if n_row * n_column <= n_edge:
@@ -58,13 +57,7 @@ def sddmm(
     return result
 
 
-def spmm(
-    weights: Float[Tensor, "group edge"],
-    y: Float[Tensor, "#group n_column d_head"],
-    rows: EdgeIndex,
-    columns: EdgeIndex,
-    n_row: int,
-) -> Float[Tensor, "group n_row d_head"]:
+def spmm(weights: EdgeNumbers, y: Columns, rows: EdgeIndex, columns: EdgeIndex, n_row: int) -> Rows:
     """Return the sum of w_rc y_c over the edges of each row r; zeros where there are none."""
     n_edge = len(rows)
     result = y.new_zeros(weights.shape[0], n_row, y.shape[2])
@@ -85,21 +78,15 @@ def spmm(
     return result
 
 
-def transposed_spmm(
-    weights: Float[Tensor, "group edge"],
-    x: Float[Tensor, "group n_row d_head"],
-    rows: EdgeIndex,
-    columns: EdgeIndex,
-    csc_permutation: EdgeIndex,
-    like: Float[Tensor, "#group n_column d_head"],
-) -> Float[Tensor, "#group n_column d_head"]:
+def transposed_spmm(weights: EdgeNumbers, x: Rows, arguments: "Arguments") -> Columns:
     """Return the sum of w_rc x_r over the edges of each column c, and over groups that share c."""
-    transposed = (columns[csc_permutation], rows[csc_permutation], like.shape[1])
+    _, y, rows, columns, csc_permutation, _ = arguments
+    transposed = (columns[csc_permutation], rows[csc_permutation], y.shape[1])
     weights = weights[:, csc_permutation]
-    if len(like) == len(x):
+    if len(y) == len(x):
         return spmm(weights, x, *transposed)
-    total = torch.zeros_like(like)
-    for groups in _chunks(len(x), like.numel()):
+    total = torch.zeros_like(y)
+    for groups in _chunks(len(x), y.numel()):
         total += spmm(weights[groups], x[groups], *transposed).sum(0, keepdim=True)
     return total
 
@@ -112,7 +99,7 @@ def _chunks(count: int, size: int) -> Iterator[slice]:
 
 
 def _group_chunks(
-    count: int, y: Float[Tensor, "#group n d_head"], rows: EdgeIndex, columns: EdgeIndex, n_row: int
+    count: int, y: Columns, rows: EdgeIndex, columns: EdgeIndex, n_row: int
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
     """Yield some of `count` groups, their y, and the CSR row pointers and columns of their edges.
 
@@ -141,21 +128,11 @@ class Arguments(NamedTuple):
     """The arguments of both operators: x has a vector for each row, or a weight for each edge."""
 
     x: Float[Tensor, "group *_x"]
-    y: Float[Tensor, "#group n_column d_head"]
+    y: Columns
     rows: EdgeIndex
     columns: EdgeIndex
     csc_permutation: EdgeIndex
     n_row: int
-
-
-def _products_backward(a: Arguments, grad: Tensor) -> tuple[Tensor, Tensor]:
-    grad_x = spmm(grad, a.y, a.rows, a.columns, a.n_row)
-    return grad_x, transposed_spmm(grad, a.x, a.rows, a.columns, a.csc_permutation, like=a.y)
-
-
-def _sums_backward(a: Arguments, grad: Tensor) -> tuple[Tensor, Tensor]:
-    grad_y = transposed_spmm(a.x, grad, a.rows, a.columns, a.csc_permutation, like=a.y)
-    return sddmm(grad, a.y, a.rows, a.columns), grad_y
 
 
 def _sums_composite(a: Arguments) -> Tensor:
@@ -167,7 +144,10 @@ _products = Operator(
     "edge_products_v1",
     Arguments,
     forward=lambda a: (sddmm(a.x, a.y, a.rows, a.columns),),
-    backward=_products_backward,
+    backward=lambda a, grad: (
+        spmm(grad, a.y, a.rows, a.columns, a.n_row),
+        transposed_spmm(grad, a.x, a),
+    ),
     fake=lambda a: (a.x.new_empty(a.x.shape[0], a.rows.shape[0]),),
     composite=lambda a: (a.x[:, a.rows] * a.y[:, a.columns]).sum(-1),
     n_differentiable=2,
@@ -176,42 +156,32 @@ _sums = Operator(
     "edge_sums_v1",
     Arguments,
     forward=lambda a: (spmm(a.x, a.y, a.rows, a.columns, a.n_row),),
-    backward=_sums_backward,
+    backward=lambda a, grad: (sddmm(grad, a.y, a.rows, a.columns), transposed_spmm(a.x, grad, a)),
     fake=lambda a: (a.y.new_empty(a.x.shape[0], a.n_row, a.y.shape[2]),),
     composite=_sums_composite,
     n_differentiable=2,
 )
 
 
-def edge_products(
-    x: Float[Tensor, "group n_row d_head"], y: Float[Tensor, "#group n_column d_head"], edges: Edges
-) -> Float[Tensor, "group edge"]:
+def edge_products(x: Rows, y: Columns, edges: Edges) -> EdgeNumbers:
     """Return x_r y_c^T of every edge (r, c), with autograd."""
     return _products(Arguments(x, y, *edges, x.shape[1]))
 
 
-def edge_sums(
-    weights: Float[Tensor, "group edge"],
-    y: Float[Tensor, "#group n_column d_head"],
-    edges: Edges,
-    n_row: int,
-) -> Float[Tensor, "group n_row d_head"]:
+def edge_sums(weights: EdgeNumbers, y: Columns, edges: Edges, n_row: int) -> Rows:
     """Return the sum of w_rc y_c over the edges of each row r, with autograd."""
     return _sums(Arguments(weights, y, *edges, n_row))
 
 
-def edge_softmax(
-    logits: Float[Tensor, "group edge"], rows: EdgeIndex, n_rows: int
-) -> Float[Tensor, "group edge"]:
+def edge_softmax(logits: EdgeNumbers, rows: EdgeIndex, n_row: int) -> EdgeNumbers:
     """Return the softmax over the edges of each row."""
     groups = logits.shape[0]
     index = rows.expand(groups, -1)
     with torch.no_grad():
-        peak = logits.new_full((groups, n_rows), -torch.inf).scatter_reduce(
-            1, index, logits, "amax"
-        )
+        lowest = logits.new_full((groups, n_row), -torch.inf)
+        peak = lowest.scatter_reduce(1, index, logits, "amax")
     powers = (logits - peak.gather(1, index)).exp()
-    totals = logits.new_zeros(groups, n_rows).scatter_add(1, index, powers)
+    totals = logits.new_zeros(groups, n_row).scatter_add(1, index, powers)
     return powers / totals.gather(1, index)
 
 
@@ -224,17 +194,16 @@ def attend(
     weights = torch.dropout(weights, inputs.dropout, train=True)
     output = edge_sums(weights, inputs.value.flatten(0, 1), graph.edges, n_query)
     if inputs.value_table is not None:
-        table = with_zero_row(inputs.value_table)
-        label_edges = graph.label_edges(table.shape[-2])
-        output = output + edge_sums(weights, per_group(table, batch), label_edges, n_query)
+        rows = label_rows(graph, inputs.value_table, batch)
+        output = output + edge_sums(weights, *rows, n_query)
     return output.view(batch, heads, *output.shape[1:])
 
 
-def per_group(
-    table: Float[Tensor, "*head rows d_head"], batch: int
-) -> Float[Tensor, "#group rows d_head"]:
-    """Return a table for all groups, or one for each of the batch * head groups."""
-    return table[None] if table.dim() == 2 else table.repeat(batch, 1, 1)
+def label_rows(graph: EdgeList, table: Table, batch: int) -> tuple[Columns, Edges]:
+    """Return the rows of a table, for all groups or for each, and the edges to them."""
+    table = with_zero_row(table)
+    edges = graph.label_edges(table.shape[-2])
+    return table[None] if table.dim() == 2 else table.repeat(batch, 1, 1), edges
 
 
 def with_zero_row(table: Table) -> Float[Tensor, "*head rows d"]:

@@ -27,10 +27,8 @@ def run(inputs: AttentionInputs) -> Queries:
     query, key = inputs.query.flatten(0, 1), inputs.key.flatten(0, 1)
     logits = edge_ops.edge_products(query, key, graph.edges)
     if inputs.key_table is not None:
-        table = edge_ops.with_zero_row(inputs.key_table)
-        label_edges = graph.label_edges(table.shape[-2])
-        rows = edge_ops.per_group(table, batch)
-        logits = logits + edge_ops.edge_products(query, rows, label_edges)
+        rows = edge_ops.label_rows(graph, inputs.key_table, batch)
+        logits = logits + edge_ops.edge_products(query, *rows)
     logits = (logits * inputs.scale).unflatten(0, (batch, heads))
     return edge_ops.attend(inputs, graph, logits).to(dtype)
 
