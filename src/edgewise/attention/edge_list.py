@@ -3,23 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from edgewise.attention import check
 from edgewise.attention.relations import Relation, can_read_values
+from edgewise.attention.shapes import EdgeIndex
 from edgewise.errors import ArgumentError
 
 
 class Edges(NamedTuple):
     """Edges from rows to columns, sorted by row."""
 
-    rows: Int64[Tensor, " edge"]
-    columns: Int64[Tensor, " edge"]
-    csc_permutation: Int64[Tensor, " edge"]  # sorts the edges by column
+    rows: EdgeIndex
+    columns: EdgeIndex
+    csc_permutation: EdgeIndex  # sorts the edges by column
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,41 +41,35 @@ class EdgeList(Relation):
 
     is_dense: ClassVar[bool] = False
     has_unlabelled: ClassVar[bool] = True  # type: ignore[misc]
-    query_index: Int64[Tensor, " edge"]
-    key_index: Int64[Tensor, " edge"]
-    labels: Int64[Tensor, " edge"]
+    query_index: EdgeIndex
+    key_index: EdgeIndex
+    labels: EdgeIndex
     n_nodes: int | None = None
     # Smallest numbers of queries, keys and labels; None where values cannot be read.
     min_queries: int | None = field(init=False, repr=False, default=None)
     min_keys: int | None = field(init=False, repr=False, default=None)
     n_labels: int | None = field(init=False, repr=False, default=None)
     # The edges sorted by query, and two permutations of these: by key, by label.
-    sorted_queries: Int64[Tensor, " edge"] = field(init=False, repr=False)
-    sorted_keys: Int64[Tensor, " edge"] = field(init=False, repr=False)
-    sorted_labels: Int64[Tensor, " edge"] = field(init=False, repr=False)
-    by_key: Int64[Tensor, " edge"] = field(init=False, repr=False)
-    by_label: Int64[Tensor, " edge"] = field(init=False, repr=False)
+    sorted_queries: EdgeIndex = field(init=False, repr=False)
+    sorted_keys: EdgeIndex = field(init=False, repr=False)
+    sorted_labels: EdgeIndex = field(init=False, repr=False)
+    by_key: EdgeIndex = field(init=False, repr=False)
+    by_label: EdgeIndex = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         indices = {name: getattr(self, name) for name in ("query_index", "key_index", "labels")}
         _check_tensors(indices)
-        found: dict[str, Tensor | int] = {}
-        if can_read_values(self.labels):
-            queries, keys, labels = _check_values(indices, self.n_nodes)
-            found |= {"min_queries": queries, "min_keys": keys, "n_labels": labels}
-        order = self.query_index.argsort(stable=True)
-        sorted_keys, sorted_labels = self.key_index[order], self.labels[order]
-        # Edges without a label come last, as their row of the tables does.
-        last = torch.iinfo(torch.int64).max
-        found |= {
-            "sorted_queries": self.query_index[order],
-            "sorted_keys": sorted_keys,
-            "sorted_labels": sorted_labels,
-            "by_key": sorted_keys.argsort(stable=True),
-            "by_label": sorted_labels.masked_fill(sorted_labels < 0, last).argsort(stable=True),
-        }
         # Copies, so that what was checked is what is used.
-        found |= {name: index.clone() for name, index in indices.items()}
+        found: dict[str, Any] = {name: index.clone() for name, index in indices.items()}
+        if can_read_values(self.labels):
+            counts = _check_values(indices, self.n_nodes)
+            found |= zip(("min_queries", "min_keys", "n_labels"), counts, strict=True)
+        order = self.query_index.argsort(stable=True)
+        queries, keys, labels = (index[order] for index in indices.values())
+        found |= {"sorted_queries": queries, "sorted_keys": keys, "sorted_labels": labels}
+        # Edges without a label come last, as their row of the tables does.
+        last_label = labels.masked_fill(labels < 0, torch.iinfo(torch.int64).max)
+        found |= {"by_key": keys.argsort(stable=True), "by_label": last_label.argsort(stable=True)}
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
@@ -115,21 +109,20 @@ class EdgeList(Relation):
         [1, 3]
         """
         graphs = list(graphs)
-        for graph in graphs:
-            if not isinstance(graph, EdgeList):
-                raise ArgumentError(f"union takes EdgeLists; got {type(graph).__name__}")
         if not graphs:
             raise ArgumentError("union needs one graph or more; got none")
+        for graph in graphs:
+            check.type_of("graphs of a union", graph, "EdgeLists", EdgeList)
         *starts, n_nodes = accumulate((graph._size() for graph in graphs), initial=0)
         devices = sorted({str(graph.labels.device) for graph in graphs})
         if len(devices) > 1:
             raise ArgumentError(f"graphs must be on one device; got {' and '.join(devices)}")
-        return cls(
-            torch.cat([g.query_index + start for g, start in zip(graphs, starts, strict=True)]),
-            torch.cat([g.key_index + start for g, start in zip(graphs, starts, strict=True)]),
-            torch.cat([g.labels for g in graphs]),
-            n_nodes=n_nodes,
+        queries, keys = (
+            torch.cat([getattr(g, name) + start for g, start in zip(graphs, starts, strict=True)])
+            for name in ("query_index", "key_index")
         )
+        labels = torch.cat([graph.labels for graph in graphs])
+        return cls(queries, keys, labels, n_nodes=n_nodes)
 
     def _size(self) -> int:
         if self.n_nodes is not None:
