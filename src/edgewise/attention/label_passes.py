@@ -19,45 +19,39 @@ from torch import Tensor
 
 from edgewise.attention import composite, private
 from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.relations import Relation
+from edgewise.attention.shapes import Table
 
 Outer = Float[Tensor, "outer inner n_query d_head"]
 OuterKeys = Float[Tensor, "outer inner n_key d_head"]
-OuterTable = Float[Tensor, "*outer _n_label d_head"]
 OuterMask = Bool[Tensor, "#outer #inner #n_query #n_key"]
 EdgeMatrices = Float[Tensor, "group n_query n_key"]
 LabelSums = Float[Tensor, "group n_query n_column"]
-Columns = Float[Tensor, "*outer n_column d_head"]
-Base = Float[Tensor, "*outer 1 d_head"]
-PieceTables = Float[Tensor, "pieces n_column d_head"]
+Columns = Float[Tensor, "*_outer _n_column d_head"]
+PieceTables = Float[Tensor, "_pieces _n_column d_head"]
 
 CHUNK = 2**19  # logits computed at a time
 PRODUCT_ROWS = 2048  # rows of a product with a table: about as many are the fastest
 
 
 class Layout:
-    """How labels map to edges. Column c of `by_label` is for one label, with one vector."""
+    """How labels map to edges. Column c of `by_label` is for one label, with one vector.
+
+    A vector that is added to all rows of the key table shifts all logits of a query equally, and
+    the weights stay the same. Added to all rows of the value table, it is added to the output,
+    since weights sum to one. So a layout may subtract the first row from all.
+    """
 
     n_column: int
-    has_base: bool  # whether `base` returns a vector
+    subtracts_first: bool
     margin: int  # entries that `collect` may read before and after the matrix
 
-    def columns(self, table: OuterTable) -> Columns:
-        """Return the vector of every column, less the base."""
+    def columns(self, table: Table) -> Columns:
+        """Return the vector of every column, less the first row if that is subtracted."""
         raise NotImplementedError
 
-    def base(self, table: OuterTable) -> Base | None:
-        """Return a vector that `columns` subtracts from all rows; None: there is none.
-
-        Added to all rows of the key table, a vector shifts all logits of a query equally, and the
-        weights stay the same. Added to all rows of the value table, it is added to the output,
-        since weights sum to one.
-        """
-        return None
-
-    def table_gradient(
-        self, table: OuterTable, grad_columns: Columns, grad_base: Tensor
-    ) -> OuterTable:
-        """Return the gradient of a table from those of `columns` and `base`."""
+    def table_gradient(self, table: Table, grad_columns: Columns, grad_first: Tensor) -> Table:
+        """Return the gradient of a table from that of `columns`; grad_first: of what is added."""
         raise NotImplementedError
 
     def spread(self, by_label: LabelSums, part: slice, out: EdgeMatrices) -> None:
@@ -75,8 +69,8 @@ class Inputs(NamedTuple):
     query: Outer
     key: OuterKeys
     value: OuterKeys
-    key_table: OuterTable | None
-    value_table: OuterTable | None
+    key_table: Table | None
+    value_table: Table | None
     allowed: OuterMask | None
     scale: float
 
@@ -88,15 +82,6 @@ class Inputs(NamedTuple):
         for start in range(0, outer, step):
             yield slice(start, min(outer, start + step))
 
-    def pieces(self, columns: Columns | Base | None, part: slice) -> PieceTables | None:
-        """Return the columns for each piece of the queries of a part."""
-        if columns is None:
-            return None
-        _, inner, n_query, _ = self.query.shape
-        if columns.dim() == 3:
-            return columns[part].repeat_interleave(n_pieces(inner * n_query), 0)
-        return columns.expand(n_pieces((part.stop - part.start) * inner * n_query), -1, -1)
-
     def columns(self, layout: Layout) -> tuple[Columns | None, Columns | None]:
         """Return the columns of both tables, those of the keys times the scale.
 
@@ -105,22 +90,51 @@ class Inputs(NamedTuple):
         keys, values = (None if x is None else layout.columns(x) for x in self[3:5])
         return None if keys is None else keys * self.scale, values
 
+    def pieces(self, columns: Columns | None, part: slice) -> PieceTables | None:
+        """Return the columns for each piece of the queries of a part."""
+        if columns is None:
+            return None
+        _, inner, n_query, _ = self.query.shape
+        if columns.dim() == 3:
+            return columns[part].repeat_interleave(n_pieces(inner * n_query), 0)
+        return columns.expand(n_pieces((part.stop - part.start) * inner * n_query), -1, -1)
+
+
+@functools.lru_cache(maxsize=1024)
+def n_pieces(rows: int) -> int:
+    """Return in how many equal pieces to multiply rows with a table."""
+    return next(x for x in range(max(1, rows // PRODUCT_ROWS), 0, -1) if rows % x == 0)
+
+
+def by_piece(x: Tensor, tables: PieceTables) -> Float[Tensor, "pieces rows d"]:
+    """Return [group, n_query, d] with the rows of each piece, to multiply with its table."""
+    return x.view(len(tables), -1, x.shape[-1])
+
 
 def ordered(x: Tensor, heads_first: bool) -> Tensor:
     """Return x with its first two dimensions swapped if heads_first: its own inverse."""
     return x.transpose(0, 1) if heads_first else x
 
 
-def arrange(
-    inputs: AttentionInputs, heads_first: bool
-) -> tuple[Outer, OuterKeys, OuterKeys, OuterTable | None, OuterTable | None, OuterMask | None]:
-    """Return the first six of `Inputs`; half precision is computed in float32."""
+def arrange(inputs: AttentionInputs, heads_first: bool) -> Inputs:
+    """Return the inputs of the passes; half precision is computed in float32."""
     allowed = inputs.allowed()
     inputs = inputs.cast(composite.accumulation_dtype(inputs.query.dtype))
     tensors = (inputs.query, inputs.key, inputs.value)
     query, key, value = (ordered(x, heads_first).contiguous() for x in tensors)
     allowed = None if allowed is None else ordered(allowed, heads_first)
-    return query, key, value, inputs.key_table, inputs.value_table, allowed
+    tables = inputs.key_table, inputs.value_table
+    return Inputs(query, key, value, *tables, allowed, inputs.scale)
+
+
+def composite_forward(inputs: Inputs, relations: Relation, heads_first: bool) -> Outer:
+    """Return the output by differentiable operators of PyTorch."""
+    query, key, value = (ordered(x, heads_first) for x in inputs[:3])
+    mask = None if inputs.allowed is None else ordered(inputs.allowed, heads_first)
+    arguments = AttentionInputs(
+        *(query, key, value, relations, *inputs[3:5], mask), scale=inputs.scale
+    )
+    return ordered(composite.attention(arguments), heads_first)
 
 
 def empty_results(query: Outer, n_key: int, n_column: int, margin: int = 0) -> tuple[Tensor, ...]:
@@ -136,25 +150,24 @@ def with_margin(shape: tuple[int, ...], margin: int, like: Tensor) -> Tensor:
     return like.new_empty(size + 2 * margin).narrow(0, margin, size).view(shape)
 
 
-@functools.lru_cache(maxsize=1024)
-def n_pieces(rows: int) -> int:
-    """Return in how many equal pieces to multiply rows with a table."""
-    return next(x for x in range(max(1, rows // PRODUCT_ROWS), 0, -1) if rows % x == 0)
-
-
 def forward(inputs: Inputs, layout: Layout) -> tuple[Tensor, ...]:
     """Return the output, the weights and their sums by label."""
-    query, key, value, *_, allowed, scale = inputs
+    query, key, value, _, value_table, allowed, scale = inputs
     results = empty_results(query, key.shape[2], layout.n_column, layout.margin)
     hidden = None if allowed is None else (~allowed).expand(results[1].shape)
     empty = None if allowed is None else ~allowed.any(-1, keepdim=True)
     has_empty = empty is not None and bool(empty.any())
     key_columns, value_columns = inputs.columns(layout)
-    base = None if inputs.value_table is None else layout.base(inputs.value_table)
+    first_row = None
+    if value_table is not None and layout.subtracts_first:
+        first_row = value_table[..., :1, :]
     for part in inputs.parts():
         q, k, v, z, w, sums = (x[part].flatten(0, 1) for x in (query, key, value, *results))
         keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
-        write_products(q, k, keys, scale, layout, part, by_label=sums, out=w)
+        if keys is not None:
+            torch.bmm(by_piece(q, keys), keys.mT, out=by_piece(sums, keys))
+            layout.spread(sums, part, out=w)
+        w.baddbmm_(q, k.mT, beta=0 if keys is None else 1, alpha=scale)
         if hidden is not None:
             results[1][part].masked_fill_(hidden[part], -torch.inf)
         torch.softmax(w, -1, out=w)
@@ -162,9 +175,14 @@ def forward(inputs: Inputs, layout: Layout) -> tuple[Tensor, ...]:
             results[1][part].masked_fill_(hidden[part], 0.0)
         if values is not None:
             layout.collect(w, part, out=sums)
-            table_product(sums, values, inputs.pieces(base, part), out=z)
+            by_label, rows = by_piece(sums, values), by_piece(z, values)
+            first = inputs.pieces(first_row, part)
+            if first is None:
+                torch.bmm(by_label, values, out=rows)
+            else:
+                torch.baddbmm(first, by_label, values, out=rows)
         z.baddbmm_(w, v, beta=0 if values is None else 1)
-    if base is not None and empty is not None and has_empty:
+    if first_row is not None and empty is not None and has_empty:
         results[0].masked_fill_(empty, 0.0)
     return results
 
@@ -178,7 +196,7 @@ def backward(
     key_columns, value_columns = inputs.columns(layout)
     grad_keys: list[PieceTables] = []
     grad_values: list[PieceTables] = []
-    grad_bases: list[Tensor] = []
+    grad_firsts: list[Tensor] = []
     tensors = (query, key, value, grad.contiguous(), *grads, weights, by_label)
     grad_w = sums = query.new_empty(0)
     for part in inputs.parts():
@@ -186,80 +204,38 @@ def backward(
         keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
         if grad_w.shape != w.shape:
             grad_w, sums = with_margin(w.shape, layout.margin, w), torch.empty_like(w_sums)
-        write_products(g, v, values, 1.0, layout, part, by_label=sums, out=grad_w)
         if values is not None:
-            grad_values.append(piece_gradients(w_sums, g, values))
+            rows = by_piece(g, values)
+            torch.bmm(rows, values.mT, out=by_piece(sums, values))
+            layout.spread(sums, part, out=grad_w)
+            grad_values.append(torch.bmm(by_piece(w_sums, values).mT, rows))
+        grad_w.baddbmm_(g, v.mT, beta=0 if values is None else 1)
         torch.bmm(w.mT, g, out=grad_v)
-        if values is not None and layout.has_base:
-            # The base is added to all values.
-            grad_bases.append(grad_v.view(len(values), -1, grad_v.shape[-1]).sum(1))
+        if values is not None and layout.subtracts_first:
+            # The first row is added to all values.
+            grad_firsts.append(by_piece(grad_v, values).sum(1))
         private.softmax_backward_(grad_w, w)
         if keys is not None:
             layout.collect(grad_w, part, out=sums)
-            table_product(sums, keys, None, out=grad_q)
-            grad_keys.append(piece_gradients(sums, q, keys))
+            grad_by_label = by_piece(sums, keys)
+            torch.bmm(grad_by_label, keys, out=by_piece(grad_q, keys))
+            grad_keys.append(torch.bmm(grad_by_label.mT, by_piece(q, keys)))
         grad_q.baddbmm_(grad_w, k, beta=0 if keys is None else 1, alpha=inputs.scale)
         grad_k.baddbmm_(grad_w.mT, q, beta=0, alpha=inputs.scale)
     return (
         *grads,
         table_gradient(query, key_table, grad_keys, [], layout).mul_(inputs.scale),
-        table_gradient(query, value_table, grad_values, grad_bases, layout),
+        table_gradient(query, value_table, grad_values, grad_firsts, layout),
     )
 
 
-def write_products(
-    x: Float[Tensor, "group n_query d_head"],
-    y: Float[Tensor, "group n_key d_head"],
-    table: PieceTables | None,
-    scale: float,
-    layout: Layout,
-    part: slice,
-    by_label: LabelSums,
-    out: EdgeMatrices,
-) -> None:
-    """Write x_i (scale * y_j + a_ij)^T of every edge to `out`; `by_label` is overwritten."""
-    if table is not None:
-        pieces, n_column, d_head = table.shape
-        rows = x.view(pieces, -1, d_head)
-        torch.bmm(rows, table.mT, out=by_label.view(pieces, -1, n_column))
-        layout.spread(by_label, part, out)
-    out.baddbmm_(x, y.mT, beta=0 if table is None else 1, alpha=scale)
-
-
-def table_product(
-    sums: LabelSums,
-    table: PieceTables,
-    base: Float[Tensor, "pieces 1 d_head"] | None,
-    out: Float[Tensor, "group n_query d_head"],
-) -> None:
-    """Write the base plus the sum over labels of s_il w_l to `out`."""
-    pieces, n_column, d_head = table.shape
-    by_piece, rows = sums.view(pieces, -1, n_column), out.view(pieces, -1, d_head)
-    if base is None:
-        torch.bmm(by_piece, table, out=rows)
-    else:
-        torch.baddbmm(base, by_piece, table, out=rows)
-
-
-def piece_gradients(
-    sums: LabelSums, x: Float[Tensor, "group n_query d_head"], table: PieceTables
-) -> PieceTables:
-    """Return sum_i s_il x_i of every label l, for each piece."""
-    pieces, n_column, d_head = table.shape
-    return torch.bmm(sums.view(pieces, -1, n_column).mT, x.view(pieces, -1, d_head))
-
-
 def table_gradient(
-    query: Outer,
-    table: OuterTable | None,
-    pieces: list[PieceTables],
-    bases: list[Float[Tensor, "pieces d_head"]],
-    layout: Layout,
+    q: Outer, table: Table | None, pieces: list[PieceTables], firsts: list[Tensor], layout: Layout
 ) -> Tensor:
     """Return the gradient of a table from those of all pieces; empty without a table."""
     if table is None:
-        return query.new_empty(0)
+        return q.new_empty(0)
     groups = (*table.shape[:-2], -1)  # of pieces with the same table
     columns = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).unflatten(0, groups).sum(-3)
-    base = torch.cat(bases).unflatten(0, groups).sum(-2) if bases else columns.new_zeros(())
-    return layout.table_gradient(table, columns, base)
+    first = torch.cat(firsts).unflatten(0, groups).sum(-2) if firsts else columns.new_zeros(())
+    return layout.table_gradient(table, columns, first)

@@ -10,13 +10,12 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from edgewise.attention import composite
 from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, named, why_not_dot_product
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import Operator
 from edgewise.attention.relations import EdgeLabels, RelativePositions
-from edgewise.attention.shapes import Queries
+from edgewise.attention.shapes import Queries, Table
 
 
 def supports(inputs: AttentionInputs) -> str | None:
@@ -39,7 +38,7 @@ def run(inputs: AttentionInputs) -> Queries:
     # A single item is divided by heads.
     heads_first = inputs.tables_per_head or len(inputs.query) == 1
     arguments = Arguments(
-        *passes.arrange(inputs, heads_first),
+        *passes.arrange(inputs, heads_first)[:6],
         labels=passes.ordered(labels, heads_first),
         has_unlabelled=inputs.has_unlabelled,
         heads_first=heads_first,
@@ -51,17 +50,17 @@ def run(inputs: AttentionInputs) -> Queries:
 class LabelColumns(passes.Layout):
     """The column of every edge."""
 
-    margin, has_base = 0, False
+    margin, subtracts_first = 0, False
 
     def __init__(self, column: Int64[Tensor, "outer inner n_query n_key"], n_column: int) -> None:
         self.column, self.n_column = column, n_column
 
-    def columns(self, table: passes.OuterTable) -> passes.Columns:
+    def columns(self, table: Table) -> passes.Columns:
         return pad(table, (0, 0, 0, self.n_column - table.shape[-2]))
 
     def table_gradient(
-        self, table: passes.OuterTable, grad_columns: passes.Columns, grad_base: Tensor
-    ) -> passes.OuterTable:
+        self, table: Table, grad_columns: passes.Columns, grad_first: Tensor
+    ) -> Table:
         return grad_columns[..., : table.shape[-2], :].contiguous()
 
     def spread(self, by_label: passes.LabelSums, part: slice, out: passes.EdgeMatrices) -> None:
@@ -81,8 +80,8 @@ class Arguments(NamedTuple):
     query: passes.Outer
     key: passes.OuterKeys
     value: passes.OuterKeys
-    key_table: passes.OuterTable | None
-    value_table: passes.OuterTable | None
+    key_table: Table | None
+    value_table: Table | None
     allowed: passes.OuterMask | None
     labels: Int[Tensor, "#outer #inner n_query n_key"]
     has_unlabelled: bool
@@ -90,35 +89,31 @@ class Arguments(NamedTuple):
     scale: float
 
     @property
+    def inputs(self) -> passes.Inputs:
+        return passes.Inputs(*self[:6], self.scale)
+
+    @property
     def n_column(self) -> int:
         tables = (self.key_table, self.value_table)
         return max(0 if x is None else x.shape[-2] for x in tables) + self.has_unlabelled
 
-    def passes_inputs(self) -> tuple[passes.Inputs, LabelColumns]:
+    def layout(self) -> LabelColumns:
         column = self.labels.long()
         if self.has_unlabelled:
             column = column.masked_fill(column < 0, self.n_column - 1)
-        column = column.expand(*self.query.shape[:3], -1)
-        inputs = passes.Inputs(*self[:6], self.scale)
-        return inputs, LabelColumns(column, self.n_column)
+        return LabelColumns(column.expand(*self.query.shape[:3], -1), self.n_column)
 
-
-def _composite(a: Arguments) -> Tensor:
-    query, key, value, labels = (passes.ordered(x, a.heads_first) for x in (*a[:3], a.labels))
-    mask = None if a.allowed is None else passes.ordered(a.allowed, a.heads_first)
-    tensors = query, key, value, EdgeLabels.unchecked(labels[:, 0]), *a[3:5], mask
-    return passes.ordered(
-        composite.attention(AttentionInputs(*tensors, scale=a.scale)), a.heads_first
-    )
+    def relations(self) -> EdgeLabels:
+        return EdgeLabels.unchecked(passes.ordered(self.labels, self.heads_first)[:, 0])
 
 
 _chunked_gather = Operator(
     "chunked_gather_v1",
     Arguments,
-    forward=lambda a: passes.forward(*a.passes_inputs()),
-    backward=lambda a, *results: passes.backward(*a.passes_inputs(), *results),
+    forward=lambda a: passes.forward(a.inputs, a.layout()),
+    backward=lambda a, *results: passes.backward(a.inputs, a.layout(), *results),
     fake=lambda a: passes.empty_results(a.query, a.key.shape[2], a.n_column),
-    composite=_composite,
+    composite=lambda a: passes.composite_forward(a.inputs, a.relations(), a.heads_first),
     n_results=3,
 )
 

@@ -13,20 +13,17 @@ keys are not computed.
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.attention import composite
 from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, why_not_dot_product, why_not_positions
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.ops import Operator
 from edgewise.attention.relations import RelativePositions, can_read_values
-from edgewise.attention.shapes import Queries
+from edgewise.attention.shapes import Queries, Table
 
 CACHED_LENGTH = 256
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -51,7 +48,7 @@ def run(inputs: AttentionInputs) -> Queries:
     assert isinstance(relations, RelativePositions)
     k = relations.max_distance
     arguments = Arguments(
-        *passes.arrange(inputs, heads_first),
+        *passes.arrange(inputs, heads_first)[:6],
         max_distance=k,
         causal=inputs.causal,
         scale=inputs.scale,
@@ -77,38 +74,44 @@ def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, eq=False)
 class Diagonals(passes.Layout):
     """The labels of a sequence of length n: columns are distances."""
 
-    n: int
-    margin: int  # the clipping distance, or the longest distance there is
-    has_base: bool  # the first row is subtracted
-    lowest: int  # the distance of the first column: one more if the first row is subtracted
-    n_column: int  # distances from the lowest to the longest, or to 0 if causal
-    in_band: Int[Tensor, "n n"]  # all bits set where an edge has one of these distances
-    in_range: Int[Tensor, "n n_column"]  # all bits set where a column has an edge
-    size: int  # rows with edges beyond the clipping distance on one side
-    left: Float[Tensor, "size size"] | None  # 1 for edges left of the band, in the square around
-    right: Float[Tensor, "size size"] | None  # the same right of it; None: not needed
+    @torch.inference_mode(False)
+    def __init__(
+        self, n: int, max_distance: int, causal: bool, subtracts_first: bool, dtype: torch.dtype
+    ) -> None:
+        reach, self.n_column = extent(n, max_distance, causal, subtracts_first)
+        self.n, self.margin, self.subtracts_first = n, reach, subtracts_first
+        self.lowest = subtracts_first - reach  # the distance of the first column
+        position = torch.arange(n, device="cpu")
+        distance = position - position[:, None]
+        in_band = (distance >= self.lowest) & (distance <= (0 if causal else reach))
+        key = position[:, None] + torch.arange(self.n_column, device="cpu") + self.lowest
+        in_range = (key >= 0) & (key < n)
+        # All bits set where an edge has one of these distances, and where a column has an edge.
+        self.in_band, self.in_range = -in_band.to(BITS[dtype]), -in_range.to(BITS[dtype])
+        # The rows with edges beyond the clipping distance on one side, and 1 for these edges in the
+        # square around them; None: not needed.
+        self.size = n - reach - 1
+        square = torch.ones(self.size, self.size, dtype=dtype, device="cpu")
+        self.left = None if subtracts_first or self.size == 0 else square.tril()
+        self.right = None if causal or self.size == 0 else square.triu()
 
-    def columns(self, table: passes.OuterTable) -> passes.Columns:
-        base = self.base(table)
-        return self._rows(table) if base is None else self._rows(table) - base
-
-    def base(self, table: passes.OuterTable) -> passes.Base | None:
-        return table[..., :1, :] if self.has_base else None
+    def columns(self, table: Table) -> passes.Columns:
+        rows = self._rows(table)
+        return rows - table[..., :1, :] if self.subtracts_first else rows
 
     def table_gradient(
-        self, table: passes.OuterTable, grad_columns: passes.Columns, grad_base: Tensor
-    ) -> passes.OuterTable:
+        self, table: Table, grad_columns: passes.Columns, grad_first: Tensor
+    ) -> Table:
         result = torch.zeros_like(table)
         self._rows(result).copy_(grad_columns)
-        if self.has_base:
-            result[..., 0, :] = grad_base - grad_columns.sum(-2)
+        if self.subtracts_first:
+            result[..., 0, :] = grad_first - grad_columns.sum(-2)
         return result
 
-    def _rows(self, table: passes.OuterTable) -> passes.Columns:
+    def _rows(self, table: Table) -> passes.Columns:
         return table.narrow(-2, table.shape[-2] // 2 + self.lowest, self.n_column)
 
     def spread(self, by_label: passes.LabelSums, part: slice, out: passes.EdgeMatrices) -> None:
@@ -117,9 +120,9 @@ class Diagonals(passes.Layout):
         start = by_label.storage_offset() - self.lowest
         read = by_label.view(bits).as_strided(out.shape, shorter_rows, start)
         torch.bitwise_and(read, self.in_band, out=out.view(bits))
-        if size and self.left is not None:
+        if self.left is not None:
             out[:, -size:, :size].addcmul_(by_label[:, -size:, :1], self.left)
-        if size and self.right is not None:
+        if self.right is not None:
             out[:, :size, -size:].addcmul_(by_label[:, :size, -1:], self.right)
 
     def collect(self, edges: passes.EdgeMatrices, part: slice, out: passes.LabelSums) -> None:
@@ -128,31 +131,10 @@ class Diagonals(passes.Layout):
         start = edges.storage_offset() + self.lowest
         read = edges.view(bits).as_strided(out.shape, longer_rows, start)
         torch.bitwise_and(read, self.in_range, out=out.view(bits))
-        if size and self.left is not None:
+        if self.left is not None:
             out[:, -size:, 0] += (edges[:, -size:, :size] * self.left).sum(-1)
-        if size and self.right is not None:
+        if self.right is not None:
             out[:, :size, -1] += (edges[:, :size, -size:] * self.right).sum(-1)
-
-
-_CACHE: dict[tuple[int, int, bool, bool, torch.dtype], Diagonals] = {}
-
-
-def diagonals(
-    n: int, max_distance: int, causal: bool, subtracts_first: bool, dtype: torch.dtype
-) -> Diagonals:
-    """Return the layout for these sizes, from a cache for short sequences."""
-    key = (n, min(max_distance, n - 1), causal, subtracts_first, dtype)
-    if n > CACHED_LENGTH:
-        return _make_diagonals(*key)
-    if key not in _CACHE:
-        made = _make_diagonals(*key)
-        # Under a dispatch mode these may be other than plain tensors, of no use to others.
-        if type(made.in_band) is not Tensor:
-            return made
-        if len(_CACHE) >= 64:
-            del _CACHE[next(iter(_CACHE))]
-        _CACHE[key] = made
-    return _CACHE[key]
 
 
 def extent(n: int, max_distance: int, causal: bool, subtracts_first: bool) -> tuple[int, int]:
@@ -161,69 +143,60 @@ def extent(n: int, max_distance: int, causal: bool, subtracts_first: bool) -> tu
     return reach, (reach + 1 if causal else 2 * reach + 1) - subtracts_first
 
 
-@torch.inference_mode(False)
-def _make_diagonals(
-    n: int, max_distance: int, causal: bool, subtracts_first: bool, dtype: torch.dtype
-) -> Diagonals:
-    reach, n_column = extent(n, max_distance, causal, subtracts_first)
-    lowest, size, bits = subtracts_first - reach, n - reach - 1, BITS[dtype]
-    position = torch.arange(n, device="cpu")
-    distance = position - position[:, None]
-    in_band = (distance >= lowest) & (distance <= (0 if causal else reach))
-    key = position[:, None] + torch.arange(n_column, device="cpu") + lowest
-    in_range = (key >= 0) & (key < n)
-    square = torch.ones(size, size, dtype=dtype, device="cpu")
-    return Diagonals(
-        *(n, reach, subtracts_first, lowest, n_column, -in_band.to(bits), -in_range.to(bits), size),
-        left=None if subtracts_first else square.tril(),
-        right=None if causal else square.triu(),
-    )
+_CACHE: dict[tuple[int, int, bool, bool, torch.dtype], Diagonals] = {}
 
 
 class Arguments(NamedTuple):
-    """The arguments of the operator: those of `label_passes.Inputs`, and of `diagonals`."""
+    """The arguments of the operator: those of `label_passes.Inputs`, and of `Diagonals`."""
 
     query: passes.Outer
     key: passes.Outer
     value: passes.Outer
-    key_table: passes.OuterTable | None
-    value_table: passes.OuterTable | None
+    key_table: Table | None
+    value_table: Table | None
     allowed: passes.OuterMask | None
     max_distance: int
     causal: bool
     scale: float
     subtracts_first: bool
 
-    def passes_inputs(self) -> tuple[passes.Inputs, Diagonals]:
-        n, dtype = self.query.shape[2], self.query.dtype
-        layout = diagonals(n, self.max_distance, self.causal, self.subtracts_first, dtype)
-        return passes.Inputs(*self[:6], self.scale), layout
+    @property
+    def inputs(self) -> passes.Inputs:
+        return passes.Inputs(*self[:6], self.scale)
 
+    def layout(self) -> Diagonals:
+        """Return the layout for these sizes, from a cache for short sequences."""
+        n = self.query.shape[2]
+        reach = min(self.max_distance, n - 1)
+        key = (n, reach, self.causal, self.subtracts_first, self.query.dtype)
+        if key in _CACHE:
+            return _CACHE[key]
+        made = Diagonals(*key)
+        # Under a dispatch mode these may be other than plain tensors, of no use to others.
+        if n <= CACHED_LENGTH and type(made.in_band) is Tensor:
+            if len(_CACHE) >= 64:
+                del _CACHE[next(iter(_CACHE))]
+            _CACHE[key] = made
+        return made
 
-def _fake(a: Arguments) -> tuple[Tensor, ...]:
-    n = a.query.shape[2]
-    reach, n_column = extent(n, a.max_distance, a.causal, a.subtracts_first)
-    return passes.empty_results(a.query, n, n_column, margin=reach)
+    def empty_results(self) -> tuple[Tensor, ...]:
+        n = self.query.shape[2]
+        reach, n_column = extent(n, self.max_distance, self.causal, self.subtracts_first)
+        return passes.empty_results(self.query, n, n_column, margin=reach)
 
-
-def _composite(a: Arguments) -> Tensor:
-    heads_first = any(x is not None and x.dim() == 3 for x in (a.key_table, a.value_table))
-    query, key, value = (passes.ordered(x, heads_first) for x in (a.query, a.key, a.value))
-    mask = None if a.allowed is None else passes.ordered(a.allowed, heads_first)
-    relations = RelativePositions(a.max_distance)
-    inputs = AttentionInputs(
-        *(query, key, value, relations, a.key_table, a.value_table, mask), scale=a.scale
-    )
-    return passes.ordered(composite.attention(inputs), heads_first)
+    def composite(self) -> Tensor:
+        heads_first = any(x is not None and x.dim() == 3 for x in self[3:5])
+        relations = RelativePositions(self.max_distance)
+        return passes.composite_forward(self.inputs, relations, heads_first)
 
 
 _diagonal = Operator(
     "diagonal_v1",
     Arguments,
-    forward=lambda a: passes.forward(*a.passes_inputs()),
-    backward=lambda a, *results: passes.backward(*a.passes_inputs(), *results),
-    fake=_fake,
-    composite=_composite,
+    forward=lambda a: passes.forward(a.inputs, a.layout()),
+    backward=lambda a, *results: passes.backward(a.inputs, a.layout(), *results),
+    fake=Arguments.empty_results,
+    composite=Arguments.composite,
     n_results=3,
 )
 
