@@ -48,14 +48,8 @@ def relation_attention(
     those of PyTorch's own attention are.
     """
     inputs = normalise(
-        *(query, key, value, relations),
-        key_table=key_table,
-        value_table=value_table,
-        mask=mask,
-        causal=causal,
-        dropout=dropout,
-        scale=scale,
-        compatibility=compatibility,
+        *(query, key, value, relations, key_table, value_table),
+        *(mask, causal, dropout, scale, compatibility),
     )
     if not is_autocast_enabled(query.device.type):
         return run(inputs, method)

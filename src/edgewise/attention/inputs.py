@@ -1,7 +1,6 @@
 """The arguments of an attention call: checked and normalised once, then passed on whole."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from edgewise.attention.compatibility import Compatibility, DotProduct
 from edgewise.attention.relations import Relation, can_read_values
 from edgewise.attention.shapes import EdgeVectorTensor, Keys, Labels, Mask, Queries, Table
 from edgewise.errors import ArgumentError
-
-LOWERED_BY_AUTOCAST = (torch.float32, torch.bfloat16, torch.float16)
 
 RELATIONS = "RelativePositions, EdgeLabels, EdgeList, EdgeVectors or None"
 DOT_PRODUCT = DotProduct()
@@ -117,17 +114,15 @@ class AttentionInputs:
             return self
         if can_read_values(self.key) and bool((self.key.sum() + self.value.sum()).isfinite()):
             return self
-        hidden = []
-        if self.mask is not None:
-            # A mask that differs between queries can hide a key together with causality.
-            mask = self.mask if self.mask.shape[2] == 1 else self.allowed()
-            assert mask is not None
-            hidden.append(~mask.any(-2)[..., None])
+        key, value, mask = self.key, self.value, self.mask
+        if mask is not None and mask.shape[2] > 1:
+            mask = self.allowed()  # it can hide a key together with causality
+        hidden = None if mask is None else ~mask.any(-2)[..., None]
         if future is not None:
-            hidden.append(future[..., None, :, None])
-        rows = functools.reduce(torch.logical_or, hidden)
-        key, value = self.key.masked_fill(rows, 0.0), self.value.masked_fill(rows, 0.0)
-        return self.replace(key=key, value=value)
+            future = future[..., None, :, None]
+            hidden = future if hidden is None else hidden | future
+        assert hidden is not None
+        return self.replace(key=key.masked_fill(hidden, 0.0), value=value.masked_fill(hidden, 0.0))
 
 
 def normalise(
@@ -135,7 +130,6 @@ def normalise(
     key: Tensor,
     value: Tensor,
     relations: Relation | None,
-    *,
     key_table: Tensor | None = None,
     value_table: Tensor | None = None,
     mask: Tensor | None = None,
@@ -148,7 +142,7 @@ def normalise(
 
     Under autocast, floating-point tensors are cast as PyTorch casts those of its own attention.
     """
-    check_tensors(query, key, value, key_table=key_table, value_table=value_table)
+    check_tensors(query, key, value, key_table, value_table)
     if relations is not None:
         check.type_of("relations", relations, RELATIONS, Relation)
     if compatibility is not None:
@@ -161,7 +155,8 @@ def normalise(
         compatibility=DOT_PRODUCT if compatibility is None else compatibility,
     )
     if is_autocast_enabled(query.device.type):
-        inputs = lowered_by_autocast(inputs)
+        lower = torch.get_autocast_dtype(query.device.type)
+        inputs = inputs.map_floats(lambda x: x if x.dtype == torch.float64 else x.to(lower))
     check_inputs(inputs)
     if scale is not None:
         inputs = scaled(inputs, scale)
@@ -170,12 +165,6 @@ def normalise(
 
 def is_autocast_enabled(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def lowered_by_autocast(inputs: AttentionInputs) -> AttentionInputs:
-    """Return the inputs in the precision of autocast, which leaves float64 as it is."""
-    dtype = torch.get_autocast_dtype(inputs.query.device.type)
-    return inputs.map_floats(lambda x: x.to(dtype) if x.dtype in LOWERED_BY_AUTOCAST else x)
 
 
 def scaled(inputs: AttentionInputs, scale: float | Tensor) -> AttentionInputs:
@@ -209,23 +198,23 @@ def simplified(inputs: AttentionInputs) -> AttentionInputs:
     return inputs.replace(compatibility=simpler)
 
 
-def check_tensors(query: Tensor, key: Tensor, value: Tensor, **tables: Tensor | None) -> None:
+def check_tensors(
+    query: Tensor, key: Tensor, value: Tensor, key_table: Tensor | None, value_table: Tensor | None
+) -> None:
     """Raise ArgumentError unless these are tensors, and query, key and value fit each other."""
     expected = "a float32, float64, bfloat16 or float16 tensor [batch, head, n, d_head]"
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check.tensor(name, tensor, expected, check.FLOATS, 4)
-    for name, table in tables.items():
+    expected = "a floating-point tensor [label, d_head] or [head, label, d_head]"
+    for name, table in (("key_table", key_table), ("value_table", value_table)):
         if table is not None:
-            expected = "a floating-point tensor [label, d_head] or [head, label, d_head]"
             check.tensor(name, table, expected, check.FLOATS, 2, 3)
     batch, heads, _, d_head = query.shape
     if d_head == 0:
         raise ArgumentError("query must have a d_head of 1 or more; got 0")
     if (key.shape[0], key.shape[1], key.shape[3]) != (batch, heads, d_head):
-        raise ArgumentError(
-            f"key must be [{batch}, {heads}, n_key, {d_head}], with the batch, head and d_head of "
-            f"the query; got {list(key.shape)}"
-        )
+        expected = "{}, with the batch, head and d_head of the query"
+        check.shape("key", key, expected, (batch, heads, "n_key", d_head))
     check.shape("value", value, "{}, as key is", key.shape)
 
 
@@ -249,24 +238,19 @@ def check_inputs(inputs: AttentionInputs) -> None:
         relations.check_table(name, table, query)
         check.like_query(name, table, query)
     check.dropout(inputs.dropout)
-    check_causal(inputs)
-
-
-def check_causal(inputs: AttentionInputs) -> None:
-    """Raise ArgumentError if the relation takes no mask, or does not position the queries."""
-    relations, n_query, n_key = inputs.relations, inputs.n_query, inputs.n_key
-    is_dense = relations is None or relations.is_dense
-    if not is_dense and (inputs.causal or inputs.mask is not None):
+    is_masked = inputs.causal or inputs.mask is not None
+    if is_masked and relations is not None and not relations.is_dense:
         raise ArgumentError(
             f"{type(relations).__name__} takes no mask and no causal; "
             f"got {'causal' if inputs.causal else 'a mask'} (only its edges are attended: leave "
             "out those that may not be)"
         )
     sets_positions = relations is not None and relations.sets_positions
-    if inputs.causal and not sets_positions and n_query != n_key:
+    if inputs.causal and not sets_positions and inputs.n_query != inputs.n_key:
         raise ArgumentError(
-            "causal without relative positions needs as many queries as keys; got "
-            f"{n_query} and {n_key} (RelativePositions(k, query_offset=...) positions the queries)"
+            "causal without relative positions needs as many queries as keys; "
+            f"got {inputs.n_query} and {inputs.n_key} "
+            "(RelativePositions(k, query_offset=...) positions the queries)"
         )
 
 
