@@ -12,7 +12,6 @@ Autograd, torch.compile and torch.func differentiate all of it.
 import math
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from edgewise.attention.inputs import AttentionInputs
@@ -47,18 +46,24 @@ def relation_logits(
     inputs: AttentionInputs, query: Queries, labels: Labels | None
 ) -> EdgeMatrix | None:
     """Return q_i a^K_ij^T of every edge; None: there are no vectors in the keys."""
-    if labels is not None and inputs.key_table is not None:
-        return gather_by_label(query, inputs.key_table, labels, inputs.has_unlabelled)
-    vectors = inputs.edge_vectors("edge_key")
-    return None if vectors is None else edge_einsum("bhid,{}ijd->bhij", query, vectors)
+    if labels is None or inputs.key_table is None:
+        vectors = inputs.edge_vectors("edge_key")
+        return None if vectors is None else edge_einsum("bhid,{}ijd->bhij", query, vectors)
+    by_label = query @ inputs.key_table.mT
+    if inputs.has_unlabelled:
+        by_label = torch.nn.functional.pad(by_label, (0, 1))
+    return by_label.gather(-1, _columns(inputs, inputs.key_table, labels))
 
 
 def weighted_sum(inputs: AttentionInputs, weights: EdgeMatrix, labels: Labels | None) -> Queries:
     """Return equation 3 for weights before dropout."""
-    weights = torch.dropout(weights, inputs.dropout, train=True)
+    weights, table = torch.dropout(weights, inputs.dropout, train=True), inputs.value_table
     output = weights.to(inputs.value.dtype) @ inputs.value
-    if labels is not None and inputs.value_table is not None:
-        return output + label_values(weights, inputs.value_table, labels, inputs.has_unlabelled)
+    if labels is not None and table is not None:
+        n_label = table.shape[-2]
+        sums = weights.new_zeros(*weights.shape[:3], n_label + inputs.has_unlabelled)
+        sums = sums.scatter_add(-1, _columns(inputs, table, labels), weights)
+        return output + sums[..., :n_label].to(table.dtype) @ table
     vectors = inputs.edge_vectors("edge_value")
     if vectors is not None:
         output = output + edge_einsum("bhij,{}ijd->bhid", weights.to(vectors.dtype), vectors)
@@ -72,33 +77,12 @@ def masked_softmax(logits: EdgeMatrix, allowed: Mask | None) -> EdgeMatrix:
     return logits.masked_fill(~allowed, -math.inf).softmax(-1).masked_fill(~allowed, 0.0)
 
 
-def gather_by_label(x: Queries, table: Table, labels: Labels, has_unlabelled: bool) -> EdgeMatrix:
-    """Return x_i a_ij^T of every edge, gathered from x_i w_l^T of every label; 0 for label -1."""
-    by_label = x @ table.mT
-    if has_unlabelled:
-        by_label = torch.nn.functional.pad(by_label, (0, 1))
-    return by_label.gather(-1, _columns(labels, x, table.shape[-2], has_unlabelled))
-
-
-def label_values(
-    weights: EdgeMatrix, table: Table, labels: Labels, has_unlabelled: bool
-) -> Queries:
-    """Return sum_j alpha_ij a_ij of every query: weights summed by label, times the table."""
-    n_label = table.shape[-2]
-    sums = weights.new_zeros(*weights.shape[:3], n_label + has_unlabelled)
-    sums = sums.scatter_add(-1, _columns(labels, weights, n_label, has_unlabelled), weights)
-    return sums[..., :n_label].to(table.dtype) @ table
-
-
-def _columns(
-    labels: Labels, like: Tensor, n_label: int, has_unlabelled: bool
-) -> Int[Tensor, "batch head n_query n_key"]:
+def _columns(inputs: AttentionInputs, table: Table, labels: Labels) -> Tensor:
     """Return the column of each edge; edges without a label have one after the last."""
     labels = labels if labels.dtype == torch.int64 else labels.int()
-    if has_unlabelled:
-        labels = labels.masked_fill(labels < 0, n_label)
-    labels = labels[:, None] if labels.dim() == 3 else labels
-    return labels.expand(*like.shape[:2], *labels.shape[-2:])
+    if inputs.has_unlabelled:
+        labels = labels.masked_fill(labels < 0, table.shape[-2])
+    return labels.expand(*inputs.query.shape[:2], -1, -1)
 
 
 def edge_einsum(equation: str, x: Tensor, vectors: EdgeVectorTensor) -> Tensor:

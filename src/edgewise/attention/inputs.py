@@ -81,10 +81,11 @@ class AttentionInputs:
         return self if self.query.dtype == dtype else self.map_floats(lambda x: x.to(dtype))
 
     def labels(self) -> Labels | None:
-        """Return the label of every edge; None: no table needs it."""
+        """Return [batch or 1, 1, n_query, n_key]; None: no table needs labels."""
         if self.relations is None or not self.has_tables:
             return None
-        return self.relations.labels_between(self.n_query, self.n_key, self.query.device)
+        labels = self.relations.labels_between(self.n_query, self.n_key, self.query.device)
+        return labels[:, None] if labels.dim() == 3 else labels[None, None]
 
     def edge_vectors(self, name: str) -> EdgeVectorTensor | None:
         """Return `edge_key` or `edge_value` of a relation without labels; None: it has none."""

@@ -11,8 +11,8 @@ cached by name. tests/unit/test_ops.py has a list of all schemas.
 """
 
 import typing
-from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -137,12 +137,14 @@ class Operator:
 
     def composite_gradients(self, ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         """Return the gradients by differentiating `composite`: differentiable, or batched."""
-        tensors = ctx.saved_tensors[: self.n_tensors]
-
-        def output(*tensors: Tensor) -> Tensor:
-            return self.composite(self.arguments_type(*tensors, *ctx.numbers))
-
-        return *autograd_gradients(output, tensors, grad), *[None] * len(ctx.numbers)
+        with torch.enable_grad():
+            tensors = [_with_gradient(x) for x in ctx.saved_tensors[: self.n_tensors]]
+            output = self.composite(self.arguments_type(*tensors, *ctx.numbers))
+            floats = {i: x for i, x in enumerate(tensors) if x is not None and x.requires_grad}
+            options = {"create_graph": True, "materialize_grads": True}
+            grads = torch.autograd.grad(output, list(floats.values()), grad, **options)
+        found = dict(zip(floats, grads, strict=True))
+        return tuple(found.get(i) for i in range(self.n_arguments))
 
 
 class _Eager(torch.autograd.Function):
@@ -175,24 +177,8 @@ def _schema(arguments_type: type[Any]) -> tuple[str, int]:
     return schema, sum(kind.startswith("Tensor") for kind in types)
 
 
-def autograd_gradients(
-    function: Callable[..., Tensor], tensors: Sequence[Tensor | None], grad: Tensor
-) -> list[Tensor | None]:
-    """Return the gradients of a composite function: differentiable, also for batched `grad`.
-
-    There is one for each floating-point tensor, and None for others.
-    """
-    with torch.enable_grad():
-        # Views, since one tensor may be given several times.
-        leaves = [
-            (x.view_as(x) if x.requires_grad else x.detach().requires_grad_()) if is_float(x) else x
-            for x in tensors
-        ]
-        used = [x for x in leaves if is_float(x)]
-        options = {"create_graph": True, "materialize_grads": True}
-        grads = iter(torch.autograd.grad(function(*leaves), used, grad, **options))
-    return [next(grads) if is_float(x) else None for x in leaves]
-
-
-def is_float(x: Tensor | None) -> TypeGuard[Tensor]:
-    return x is not None and x.is_floating_point()
+def _with_gradient(x: Tensor | None) -> Tensor | None:
+    """Return a view of a floating-point tensor, which may be given several times, with gradient."""
+    if x is None or not x.is_floating_point():
+        return x
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()

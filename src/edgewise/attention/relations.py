@@ -199,20 +199,20 @@ class EdgeLabels(Relation):
         check.tensor("labels", labels, expected, check.INTEGERS, 2, 3)
         # A copy, so that what was checked is what is used.
         object.__setattr__(self, "labels", labels.clone())
-        if can_read_values(labels):
-            self._check_values(labels)
-        elif self.n_labels is None and not torch.compiler.is_compiling():
-            object.__setattr__(self, "n_labels", _count(labels))
-
-    def _check_values(self, labels: Tensor) -> None:
-        smallest = int(labels.min()) if labels.numel() else 0
-        count = _count(labels)
-        if smallest < -1:
-            raise ArgumentError(f"labels must be -1 (no vector) or more; got {smallest}")
-        if self.n_labels is not None and count > self.n_labels:
-            raise ArgumentError(f"labels must be below n_labels, {self.n_labels}; got {count - 1}")
-        object.__setattr__(self, "has_unlabelled", smallest < 0)
-        object.__setattr__(self, "n_labels", count if self.n_labels is None else self.n_labels)
+        is_read = can_read_values(labels)
+        if is_read:
+            smallest = int(labels.min()) if labels.numel() else 0
+            if smallest < -1:
+                raise ArgumentError(f"labels must be -1 (no vector) or more; got {smallest}")
+            object.__setattr__(self, "has_unlabelled", smallest < 0)
+        if is_read or (self.n_labels is None and not torch.compiler.is_compiling()):
+            largest = int(labels.max()) if labels.numel() else -1
+            if self.n_labels is None:
+                object.__setattr__(self, "n_labels", largest + 1)
+            elif largest >= self.n_labels:
+                raise ArgumentError(
+                    f"labels must be below n_labels, {self.n_labels}; got {largest}"
+                )
 
     @classmethod
     def over(cls, positions: RelativePositions, labels: Labels) -> "EdgeLabels":
@@ -234,12 +234,6 @@ class EdgeLabels(Relation):
             )
         return cls(torch.where(graph < 0, distances, graph + positions.n_labels))
 
-    @classmethod
-    def unchecked(cls, labels: Labels) -> "EdgeLabels":
-        """Return labels that were checked before; some may be -1."""
-        relation: EdgeLabels = cls._unflatten([labels], (("labels",), ()))
-        return relation
-
     def labels_between(self, n_query: int, n_key: int, device: torch.device) -> Labels:
         return self.labels
 
@@ -249,10 +243,6 @@ class EdgeLabels(Relation):
         shapes = (n_query, n_key), (batch, n_query, n_key)
         check.shape("labels", self.labels, expected, *shapes)
         check.device("labels", self.labels, query)
-
-
-def _count(labels: Tensor) -> int:
-    return int(labels.max()) + 1 if labels.numel() else 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,6 @@ def run(inputs: AttentionInputs) -> Queries:
     """Return equations 3 and 5."""
     labels = inputs.labels()
     assert labels is not None
-    labels = labels[:, None] if labels.dim() == 3 else labels[None, None]
     # A single item is divided by heads.
     heads_first = inputs.tables_per_head or len(inputs.query) == 1
     arguments = Arguments(
@@ -104,7 +103,8 @@ class Arguments(NamedTuple):
         return LabelColumns(column.expand(*self.query.shape[:3], -1), self.n_column)
 
     def relations(self) -> EdgeLabels:
-        return EdgeLabels.unchecked(passes.ordered(self.labels, self.heads_first)[:, 0])
+        labels = passes.ordered(self.labels, self.heads_first)[:, 0]
+        return EdgeLabels(labels, n_labels=self.n_column)
 
 
 _chunked_gather = Operator(

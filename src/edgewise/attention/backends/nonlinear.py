@@ -59,8 +59,7 @@ def edge_logits(inputs: AttentionInputs) -> EdgeLogits:
         graph = relations.sorted_queries, relations.sorted_keys, relations.sorted_labels
         rows, columns, labels = (x[None, None] for x in graph)
     elif relations is not None and table is not None:
-        labels = relations.labels_between(inputs.n_query, inputs.n_key, query.device)
-        labels = labels[:, None] if labels.dim() == 3 else labels[None, None]
+        labels = inputs.labels()
     elif relations is not None:
         vectors = relations.vectors("edge_key")
 

@@ -21,13 +21,11 @@ def run(inputs: AttentionInputs) -> Queries:
     if isinstance(inputs.relations, EdgeList):
         return along_edges(inputs, inputs.relations)
     labels = inputs.labels()
-    if labels is not None and labels.dim() == 2:
-        labels = labels[None]
     edge_key, edge_value = inputs.edge_vectors("edge_key"), inputs.edge_vectors("edge_value")
     if labels is not None and inputs.key_table is not None:
-        edge_key = table_rows(inputs.key_table, labels)
+        edge_key = table_rows(inputs.key_table, labels[:, 0])
     if labels is not None and inputs.value_table is not None:
-        edge_value = table_rows(inputs.value_table, labels)
+        edge_value = table_rows(inputs.value_table, labels[:, 0])
 
     # Eq. 4: e_ij = x_i W^Q (x_j W^K + a^K_ij)^T / sqrt(d_z), or another compatibility
     query, key = inputs.query.unsqueeze(3), inputs.key.unsqueeze(2)
