@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edgewise.attention import check
 from edgewise.attention.compatibility import Compatibility, DotProduct
-from edgewise.attention.relations import Relation, can_read_values
+from edgewise.attention.relations import Relation, RelativePositions, can_read_values
 from edgewise.attention.shapes import EdgeVectorTensor, Keys, Labels, Mask, Queries, Table
 from edgewise.errors import ArgumentError
 
@@ -57,6 +57,14 @@ class AttentionInputs:
     @property
     def has_unlabelled(self) -> bool:
         return self.relations is not None and self.relations.has_unlabelled
+
+    @property
+    def first_position(self) -> int | None:
+        """Return the position of the first query; None: it is not the same in all sentences."""
+        if isinstance(self.relations, RelativePositions):
+            offset = self.relations.query_offset
+            return None if isinstance(offset, Tensor) else offset
+        return None if self.relations is not None and self.relations.sets_positions else 0
 
     @property
     def tables_per_head(self) -> bool:
@@ -108,21 +116,17 @@ class AttentionInputs:
         A product with a weight of zero would spread their NaN and infinity. On CPUs, nothing is
         copied if there are none.
         """
-        future = None
-        if self.causal and self.relations is not None:
-            future = self.relations.future_keys(self.n_query, self.n_key, self.query.device)
-        if self.mask is None and future is None:
+        mask, key, value, first = self.mask, self.key, self.value, self.first_position
+        has_future = self.causal and (first is None or self.n_key > first + self.n_query)
+        if mask is None and not has_future:
             return self
-        if can_read_values(self.key) and bool((self.key.sum() + self.value.sum()).isfinite()):
+        if can_read_values(key) and bool((key.sum() + value.sum()).isfinite()):
             return self
-        key, value, mask = self.key, self.value, self.mask
-        if mask is not None and mask.shape[2] > 1:
-            mask = self.allowed()  # it can hide a key together with causality
-        hidden = None if mask is None else ~mask.any(-2)[..., None]
-        if future is not None:
-            future = future[..., None, :, None]
-            hidden = future if hidden is None else hidden | future
-        assert hidden is not None
+        # A padding mask and causality do not hide a key together, unless it is after all queries.
+        if mask is None or mask.shape[2] > 1 or has_future:
+            mask = self.allowed()
+        assert mask is not None
+        hidden = ~mask.any(-2)[..., None]
         return self.replace(key=key.masked_fill(hidden, 0.0), value=value.masked_fill(hidden, 0.0))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from edgewise.attention import check
@@ -18,7 +18,6 @@ from edgewise.attention.shapes import EdgeVectorTensor, Labels
 from edgewise.errors import ArgumentError
 
 Positions = Int64[Tensor, "*batch n_query"]
-KeyMask = Bool[Tensor, "*batch n_key"]
 Vectors = Float[Tensor, "*any n_query n_key d_head"]
 
 TABLE = "{} or, with a table per head, {}"
@@ -51,10 +50,6 @@ class Relation:
     def query_positions(self, n_query: int, device: torch.device | None = None) -> Positions:
         """Return the position of each query, for causal masks; the position of key j is j."""
         return torch.arange(n_query, device=device)
-
-    def future_keys(self, n_query: int, n_key: int, device: torch.device) -> KeyMask | None:
-        """Return which keys come after the last query; None: none do."""
-        return None
 
     def check(self, query: Tensor, key: Tensor) -> None:
         """Raise ArgumentError unless the relation fits these queries and keys."""
@@ -147,13 +142,9 @@ class RelativePositions(Relation):
     labels_between = labels
 
     def query_positions(self, n_query: int, device: torch.device | None = None) -> Positions:
-        return torch.arange(n_query, device=device) + self._offset(device)
-
-    def future_keys(self, n_query: int, n_key: int, device: torch.device) -> KeyMask | None:
-        end = self._offset(device) + n_query
-        if not isinstance(end, Tensor) and n_key <= end:
-            return None
-        return torch.arange(n_key, device=device) >= end
+        offset = self.query_offset
+        shift = offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
+        return torch.arange(n_query, device=device) + shift
 
     def check(self, query: Tensor, key: Tensor) -> None:
         if isinstance(self.query_offset, Tensor):
@@ -166,11 +157,6 @@ class RelativePositions(Relation):
         if table.shape not in shapes:
             expected = f"{TABLE} (max_distance {self.max_distance} has {rows} labels)"
             check.shape(name, table, expected, *shapes)
-
-    def _offset(self, device: torch.device | None) -> int | Int64[Tensor, "batch 1"]:
-        """Return what is added to the rows of queries, to broadcast with [batch, n_query]."""
-        offset = self.query_offset
-        return offset.to(device)[:, None] if isinstance(offset, Tensor) else offset
 
 
 @dataclass(frozen=True, eq=False)

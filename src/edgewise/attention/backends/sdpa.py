@@ -51,7 +51,7 @@ def run(inputs: AttentionInputs) -> Queries:
     # A product with 0 keeps the key table in the graph: its gradient is zero, not missing.
     row: Tensor | float = 0.0 if inputs.value_table is None else inputs.value_table
     row = row if inputs.key_table is None else row + 0.0 * inputs.key_table
-    first = first_position(inputs)
+    first = inputs.first_position
     if inputs.mask is None and (not inputs.causal or (first is not None and first >= 0)):
         return output + row  # every query may attend the first key
     allowed = inputs.allowed()
@@ -62,7 +62,7 @@ def run(inputs: AttentionInputs) -> Queries:
 def plain(inputs: AttentionInputs) -> Queries:
     """Return attention without edge vectors; zeros for a query with nothing to attend."""
     query, key, value, mask = inputs.query, inputs.key, inputs.value, inputs.mask
-    first, n_key = first_position(inputs), inputs.n_key
+    first, n_key = inputs.first_position, inputs.n_key
     # In a step of decoding, no key comes after the first query.
     causal = inputs.causal and (first is None or first < n_key - 1)
     is_square = causal and mask is None and first == 0 and inputs.n_query == n_key
@@ -84,15 +84,6 @@ def plain(inputs: AttentionInputs) -> Queries:
         # PyTorch's kernel gives zeros for some rows of NaN, which would hide an error.
         output = output.masked_fill(query.isnan().any(-1, keepdim=True), math.nan)
     return output
-
-
-def first_position(inputs: AttentionInputs) -> int | None:
-    """Return the position of the first query; None: it is not the same in all sentences."""
-    relations = inputs.relations
-    if isinstance(relations, RelativePositions):
-        offset = relations.query_offset
-        return None if isinstance(offset, Tensor) else offset
-    return None if relations is not None and relations.sets_positions else 0
 
 
 BACKEND = Backend("sdpa", supports, cost=lambda inputs: 0.25, run=run)
