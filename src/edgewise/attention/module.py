@@ -16,6 +16,8 @@ from edgewise.attention.inputs import check_mask
 from edgewise.attention.relations import Relation, RelativePositions
 from edgewise.errors import ArgumentError
 
+Sequences = Float[Tensor, "batch n d_model"]
+
 
 class RelationAttention(nn.Module):
     """Multi-head self-attention with relative positions or a graph (section 3 of the paper).
@@ -53,28 +55,23 @@ class RelationAttention(nn.Module):
         method: str = "auto",
     ) -> None:
         super().__init__()
-        check_method(method)
-        check.dropout(dropout)
-        self.d_head = check_sizes(d_model, heads, d_head)
         self.d_model, self.heads, self.dropout, self.per_head = d_model, heads, dropout, per_head
         self.max_distance, self.n_labels, self.method = max_distance, n_labels, method
         self.compatibility = compatibility
-        self._check_kind()
+        self._check_settings(d_head)
+        self.d_head = d_model // heads if d_head is None else d_head
         inner = heads * self.d_head
         self.query = nn.Linear(d_model, inner, bias=bias)
         self.key = nn.Linear(d_model, inner, bias=bias)
         self.value = nn.Linear(d_model, inner, bias=bias)
         self.output = nn.Linear(inner, d_model, bias=bias)
-        self.key_table: nn.Parameter | None = None
-        self.value_table: nn.Parameter | None = None
         if max_distance is not None:
             n_labels = RelativePositions(max_distance).n_labels
-        if n_labels is not None:
-            shape = (heads, n_labels, self.d_head) if per_head else (n_labels, self.d_head)
-            if on_keys:
-                self.key_table = nn.Parameter(torch.empty(shape))
-            if on_values:
-                self.value_table = nn.Parameter(torch.empty(shape))
+        shape = (*[heads] * per_head, n_labels or 0, self.d_head)
+        self.key_table, self.value_table = (
+            nn.Parameter(torch.empty(shape)) if is_used and n_labels is not None else None
+            for is_used in (on_keys, on_values)
+        )
         self.u: nn.Parameter | None = None  # of Additive
         for name, size in self._compatibility_shapes().items():
             setattr(self, name, nn.Parameter(torch.empty(size)))
@@ -97,12 +94,12 @@ class RelationAttention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch n d_model"],
+        x: Sequences,
         mask: Bool[Tensor, "..."] | None = None,
         causal: bool = False,
         state: AttentionState | None = None,
         relations: Relation | None = None,
-    ) -> Float[Tensor, "batch n d_model"]:
+    ) -> Sequences:
         """Return the attention of each position of x to those that the mask allows.
 
         mask: bool [batch, n_key], True = token, or 4-D as in `relation_attention`.
@@ -125,10 +122,7 @@ class RelationAttention(nn.Module):
             # Without tables the relation only positions the queries.
             relations = RelativePositions(self.max_distance or 0, query_offset=offset)
         output = relation_attention(
-            query,
-            key,
-            value,
-            relations,
+            *(query, key, value, relations),
             key_table=self._table(self.key_table, query),
             value_table=self._table(self.value_table, query),
             mask=mask,
@@ -139,7 +133,7 @@ class RelationAttention(nn.Module):
         )
         return self.merge(output)
 
-    def project(self, x: Float[Tensor, "batch n d_model"]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Sequences) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of x, each [batch, head, n, d_head]."""
         query, key, value = (
             layer(x).view(*x.shape[:2], self.heads, self.d_head).transpose(1, 2)
@@ -147,19 +141,15 @@ class RelationAttention(nn.Module):
         )
         return query, key, value
 
-    def merge(
-        self, output: Float[Tensor, "batch head n d_head"]
-    ) -> Float[Tensor, "batch n d_model"]:
+    def merge(self, output: Float[Tensor, "batch head n d_head"]) -> Sequences:
         """Return the output projection of all heads."""
         result: Tensor = self.output(output.transpose(1, 2).flatten(2))
         return result
 
     def new_state(self, batch: int, max_length: int | None = None) -> AttentionState:
         """Return an empty cache for `batch` sequences; it grows unless max_length is given."""
-        weight = self.key.weight
-        return AttentionState(
-            batch, self.heads, self.d_head, max_length, weight.dtype, weight.device
-        )
+        sizes, weight = (batch, self.heads, self.d_head, max_length), self.key.weight
+        return AttentionState(*sizes, weight.dtype, weight.device)
 
     def extra_repr(self) -> str:
         labels = "max_distance" if self.n_labels is None else "n_labels"
@@ -172,17 +162,25 @@ class RelationAttention(nn.Module):
             shown.append(self.compatibility.__name__)
         return ", ".join(shown)
 
-    def _check_kind(self) -> None:
-        """Raise ArgumentError for a relation or a compatibility that no layer can have."""
+    def _check_settings(self, d_head: int | None) -> None:
+        """Raise ArgumentError for sizes, a relation or a compatibility that no layer can have."""
+        check_method(self.method)
+        check.dropout(self.dropout)
+        d_model, heads, kind = self.d_model, self.heads, self.compatibility
+        if d_model < 1 or heads < 1 or (d_head is None and d_model % heads != 0):
+            raise ArgumentError(
+                "d_model and heads must be 1 or more, d_model a multiple of heads unless d_head is "
+                f"given; got d_model={d_model}, heads={heads}"
+            )
+        if d_head is not None and d_head < 1:
+            raise ArgumentError(f"d_head must be 1 or more; got {d_head}")
         if self.max_distance is not None and self.n_labels is not None:
             raise ArgumentError(
-                "give max_distance or n_labels, not both; got "
-                f"{self.max_distance} and {self.n_labels} "
-                "(EdgeLabels.over makes labels of a graph and of distances)"
+                f"give max_distance or n_labels, not both; got {self.max_distance} and "
+                f"{self.n_labels} (EdgeLabels.over makes labels of a graph and of distances)"
             )
         if self.n_labels is not None and self.n_labels < 1:
             raise ArgumentError(f"n_labels must be 1 or more; got {self.n_labels}")
-        kind = self.compatibility
         if kind is not None and not (isinstance(kind, type) and issubclass(kind, Compatibility)):
             raise ArgumentError(
                 f"compatibility must be a class, Additive or Gated, or None; got {kind!r} "
@@ -209,8 +207,7 @@ class RelationAttention(nn.Module):
             raise ArgumentError(
                 f"relations must be {expected} in a layer with max_distance={self.max_distance} "
                 f"and n_labels={self.n_labels}; got relations={named(relations)} "
-                "(max_distance is for relative positions, n_labels for graphs; EdgeLabels.over has "
-                "both)"
+                "(max_distance is for positions, n_labels for graphs; EdgeLabels.over has both)"
             )
         n_labels = None if relations is None else relations.n_labels
         if n_labels is not None and self.n_labels is not None and n_labels > self.n_labels:
@@ -238,15 +235,3 @@ class RelationAttention(nn.Module):
     def _table(self, table: Tensor | None, query: Tensor) -> Tensor | None:
         """Return a table in the dtype of the projections, which autocast may lower."""
         return None if table is None else table.to(query.dtype)
-
-
-def check_sizes(d_model: int, heads: int, d_head: int | None) -> int:
-    """Return d_head, d_model / heads by default; ArgumentError if no layer has these sizes."""
-    if d_model < 1 or heads < 1 or (d_head is None and d_model % heads != 0):
-        raise ArgumentError(
-            "d_model and heads must be 1 or more, and d_model a multiple of heads unless d_head is "
-            f"given; got d_model={d_model}, heads={heads}"
-        )
-    if d_head is not None and d_head < 1:
-        raise ArgumentError(f"d_head must be 1 or more; got {d_head}")
-    return d_model // heads if d_head is None else d_head
