@@ -4,7 +4,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.attention import check
 from edgewise.errors import ArgumentError
+
+NewKeys = Float[Tensor, "batch head n_new d_head"]
+AllKeys = Float[Tensor, "batch head n d_head"]
 
 
 class AttentionState:
@@ -37,11 +41,7 @@ class AttentionState:
     def batch(self) -> int:
         return self._buffer.shape[1]
 
-    def append(
-        self,
-        key: Float[Tensor, "batch head n_new d_head"],
-        value: Float[Tensor, "batch head n_new d_head"],
-    ) -> tuple[Float[Tensor, "batch head n d_head"], Float[Tensor, "batch head n d_head"]]:
+    def append(self, key: NewKeys, value: NewKeys) -> tuple[AllKeys, AllKeys]:
         """Append keys and values; return all of them."""
         self._check(key)
         start, self.length = self.length, self.length + key.shape[2]
@@ -62,14 +62,12 @@ class AttentionState:
 
         For beam search, or to drop sequences.
         """
-        if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+        dtypes = (torch.int32, torch.int64)
+        check.tensor("index", index, "an int tensor [new_batch]", dtypes, 1)
+        least, most = map(int, index.aminmax()) if index.numel() else (0, -1)
+        if least < 0 or most >= self.batch:
             raise ArgumentError(
-                f"index must be an int tensor [new_batch]; got {index.dtype} {list(index.shape)}"
-            )
-        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self.batch:
-            raise ArgumentError(
-                f"index must be of sentences 0 to {self.batch - 1}; "
-                f"got {int(index.min())} to {int(index.max())}"
+                f"index must be of sentences 0 to {self.batch - 1}; got {least} to {most}"
             )
         index = index.to(self._buffer.device)
         if self._history is not None:
