@@ -173,29 +173,23 @@ def edge_sums(weights: EdgeNumbers, y: Columns, edges: Edges, n_row: int) -> Row
     return _sums(Arguments(weights, y, *edges, n_row))
 
 
-def edge_softmax(logits: EdgeNumbers, rows: EdgeIndex, n_row: int) -> EdgeNumbers:
-    """Return the softmax over the edges of each row."""
-    groups = logits.shape[0]
-    index = rows.expand(groups, -1)
-    with torch.no_grad():
-        lowest = logits.new_full((groups, n_row), -torch.inf)
-        peak = lowest.scatter_reduce(1, index, logits, "amax")
-    powers = (logits - peak.gather(1, index)).exp()
-    totals = logits.new_zeros(groups, n_row).scatter_add(1, index, powers)
-    return powers / totals.gather(1, index)
-
-
 def attend(
     inputs: AttentionInputs, graph: EdgeList, logits: Float[Tensor, "batch head edge"]
 ) -> Queries:
     """Return equation 3 along the edges of a graph, for logits in the order of `graph.edges`."""
-    batch, heads, n_query, _ = inputs.query.shape
-    weights = edge_softmax(logits.flatten(0, 1), graph.edges.rows, n_query)
-    weights = torch.dropout(weights, inputs.dropout, train=True)
-    output = edge_sums(weights, inputs.value.flatten(0, 1), graph.edges, n_query)
+    (batch, heads, n_query, _), edges = inputs.query.shape, graph.edges
+    # The softmax over the edges of each query.
+    logits, rows = logits.flatten(0, 1), edges.rows.expand(batch * heads, -1)
+    with torch.no_grad():
+        lowest = logits.new_full((batch * heads, n_query), -torch.inf)
+        peak = lowest.scatter_reduce(1, rows, logits, "amax")
+    powers = (logits - peak.gather(1, rows)).exp()
+    totals = logits.new_zeros(peak.shape).scatter_add(1, rows, powers)
+    weights = torch.dropout(powers / totals.gather(1, rows), inputs.dropout, train=True)
+    output = edge_sums(weights, inputs.value.flatten(0, 1), edges, n_query)
     if inputs.value_table is not None:
-        rows = label_rows(graph, inputs.value_table, batch)
-        output = output + edge_sums(weights, *rows, n_query)
+        label_vectors = label_rows(graph, inputs.value_table, batch)
+        output = output + edge_sums(weights, *label_vectors, n_query)
     return output.view(batch, heads, *output.shape[1:])
 
 
