@@ -51,34 +51,27 @@ def edge_logits(inputs: AttentionInputs) -> EdgeLogits:
     """Return the logits of all edges: of every query and key, or of a list."""
     relations, compatibility, table = inputs.relations, inputs.compatibility, inputs.key_table
     table = None if table is None else edge_ops.with_zero_row(table)
-    labels = vectors = rows = columns = None
+    labels = vectors = edges = None
     # Dimension 2 of all tensors is the one to split: of queries, or of edges of a list.
     query, key = inputs.query.unsqueeze(3), inputs.key.unsqueeze(2)
     if isinstance(relations, EdgeList):
         query = inputs.query.unsqueeze(2)
-        graph = relations.sorted_queries, relations.sorted_keys, relations.sorted_labels
-        rows, columns, labels = (x[None, None] for x in graph)
-    elif relations is not None and table is not None:
-        labels = inputs.labels()
-    elif relations is not None:
-        vectors = relations.vectors("edge_key")
+        labels = relations.sorted_labels[None, None]
+        edges = torch.stack((relations.sorted_queries, relations.sorted_keys))[None]
+    else:
+        labels = None if table is None else inputs.labels()
+        vectors = inputs.edge_vectors("edge_key")
 
-    def block_logits(
-        query: Tensor,
-        key: Tensor,
-        labels: Tensor | None,
-        edge_key: Tensor | None,
-        rows: Tensor | None,
-        columns: Tensor | None,
-    ) -> Tensor:
-        if rows is not None and columns is not None:
-            query = query.squeeze(2).index_select(2, rows.flatten())
-            key = key.squeeze(2).index_select(2, columns.flatten())
+    def block_logits(query: Tensor, key: Tensor, labels: Any, vectors: Any, edges: Any) -> Tensor:
+        if edges is not None:
+            rows, columns = edges[0]
+            query = query.squeeze(2).index_select(2, rows)
+            key = key.squeeze(2).index_select(2, columns)
         if labels is not None and table is not None:
-            edge_key = label_vectors(table, labels)
-        return compatibility.logits(query, key, edge_key, inputs.scale)
+            vectors = label_vectors(table, labels)
+        return compatibility.logits(query, key, vectors, inputs.scale)
 
-    tensors = query, key, labels, vectors, rows, columns
+    tensors = query, key, labels, vectors, edges
     if torch.compiler.is_compiling() or private.is_transforming():
         return block_logits(*tensors)
     n_item, n_row = block_sizes(inputs)
