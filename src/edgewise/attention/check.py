@@ -37,11 +37,14 @@ def shape(name: str, tensor: Tensor, expected: str, *shapes: tuple[int | str, ..
 
     expected: a format string for the message, with {} for each shape.
     """
-    # Most shapes are equal, without strings: that is compared without a loop.
-    if tensor.shape not in shapes and not any(_fits(tensor.shape, sizes) for sizes in shapes):
-        shown = (f"[{', '.join(map(str, sizes))}]" for sizes in shapes)
-        expected = expected.format(*shown)
-        raise ArgumentError(f"{name} must be {expected}; got {list(tensor.shape)}")
+    if tensor.shape in shapes:
+        return  # most shapes are equal, without strings: that is compared without a loop
+    for sizes in shapes:
+        fits = (isinstance(x, str) or x == y for x, y in zip(sizes, tensor.shape, strict=False))
+        if len(sizes) == tensor.dim() and all(fits):
+            return
+    shown = (f"[{', '.join(map(str, sizes))}]" for sizes in shapes)
+    raise ArgumentError(f"{name} must be {expected.format(*shown)}; got {list(tensor.shape)}")
 
 
 def device(name: str, tensor: Tensor, query: Tensor) -> None:
@@ -73,9 +76,3 @@ def received(given: object) -> str:
     if isinstance(given, Tensor):
         return f"{given.dtype} {list(given.shape)}"
     return f"{type(given).__name__} {reprlib.repr(given)}"
-
-
-def _fits(shape: Sequence[int], expected: Sequence[int | str]) -> bool:
-    return len(shape) == len(expected) and all(
-        isinstance(want, str) or size == want for size, want in zip(shape, expected, strict=True)
-    )
