@@ -29,6 +29,8 @@ QKV = tuple[Queries, Keys, Keys]
 PartialAttention = tuple[Queries, LogSumExp]
 Bias = Float[Tensor, "#batch #head #n_query #n_key"]
 Rows = Float[Tensor, "*rows n_key"]
+Flatten = Callable[[Any], tuple[list[Any], Any]]
+Unflatten = Callable[[Iterable[Any], Any], Any]
 
 VECTOR = 16  # float32 values in the widest register, of AVX-512
 
@@ -102,11 +104,7 @@ def softmax_backward_(grad: Rows, weights: Rows) -> None:
         grad.sub_((grad * weights).sum(-1, keepdim=True)).mul_(weights)
 
 
-def register_pytree(
-    cls: type[Any],
-    flatten: Callable[[Any], tuple[list[Any], Any]],
-    unflatten: Callable[[Iterable[Any], Any], Any],
-) -> None:
+def register_pytree(cls: type[Any], flatten: Flatten, unflatten: Unflatten) -> None:
     """Register a class as a pytree; the context is (names of the leaves, (name, value) pairs)."""
 
     def flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], Any]:

@@ -38,10 +38,7 @@ def run(inputs: AttentionInputs) -> Queries:
     heads_first = inputs.tables_per_head or len(inputs.query) == 1
     arguments = Arguments(
         *passes.arrange(inputs, heads_first)[:6],
-        labels=passes.ordered(labels, heads_first),
-        has_unlabelled=inputs.has_unlabelled,
-        heads_first=heads_first,
-        scale=inputs.scale,
+        *(passes.ordered(labels, heads_first), inputs.has_unlabelled, heads_first, inputs.scale),
     )
     return passes.ordered(_chunked_gather(arguments).to(inputs.query.dtype), heads_first)
 

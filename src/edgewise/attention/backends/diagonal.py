@@ -49,10 +49,7 @@ def run(inputs: AttentionInputs) -> Queries:
     k = relations.max_distance
     arguments = Arguments(
         *passes.arrange(inputs, heads_first)[:6],
-        max_distance=k,
-        causal=inputs.causal,
-        scale=inputs.scale,
-        subtracts_first=can_subtract_first(inputs, k),
+        *(k, inputs.causal, inputs.scale, can_subtract_first(inputs, k)),
     )
     return passes.ordered(_diagonal(arguments).to(inputs.query.dtype), heads_first)
 

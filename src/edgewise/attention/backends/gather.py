@@ -6,10 +6,9 @@ from edgewise.attention.inputs import AttentionInputs
 
 
 def supports(inputs: AttentionInputs) -> str | None:
-    if inputs.relations is not None and not inputs.relations.is_dense:
-        return (
-            f"needs an edge between all queries and keys; got relations={named(inputs.relations)}"
-        )
+    relations = inputs.relations
+    if relations is not None and not relations.is_dense:
+        return f"needs an edge between all queries and keys; got relations={named(relations)}"
     return why_not_dot_product(inputs)
 
 

@@ -28,10 +28,7 @@ EdgeLogits = Float[Tensor, "batch head *edges"]
 
 def supports(inputs: AttentionInputs) -> str | None:
     if inputs.is_dot_product:
-        return (
-            "is for compatibilities other than the dot product (None, and Gated without vectors in "
-            "the keys); got the dot product"
-        )
+        return "needs another compatibility than the dot product (or Gated without key vectors)"
     return None
 
 

@@ -11,35 +11,23 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from edgewise.attention import composite, private
-from edgewise.attention.backends.base import (
-    Backend,
-    at_least,
-    has_hidden_nan,
-    named,
-    why_not_dot_product,
-)
+from edgewise.attention.backends import base
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.relations import RelativePositions
 from edgewise.attention.shapes import Queries
 
 
 def supports(inputs: AttentionInputs) -> str | None:
-    if (reason := why_not_dot_product(inputs)) is not None:
+    if (reason := base.why_not_dot_product(inputs)) is not None:
         return reason
     relations = inputs.relations
     has_vectors = inputs.has_tables or (relations is not None and not relations.has_labels)
     has_one_label = isinstance(relations, RelativePositions) and relations.max_distance == 0
     is_dense = relations is None or relations.is_dense
     if not is_dense or (has_vectors and not has_one_label):
-        return (
-            "has no edge vectors, except those of RelativePositions(0); "
-            f"got relations={named(relations)}"
-        )
-    if inputs.dropout > 0 and inputs.value_table is not None:
-        return (
-            "has no dropout with a value_table, since weights must sum to one; "
-            f"got dropout={inputs.dropout}"
-        )
+        return f"needs RelativePositions(0) or no edge vectors; got {base.named(relations)}"
+    if inputs.dropout > 0 and inputs.value_table is not None:  # weights must sum to one
+        return f"has no dropout with a value_table; got dropout={inputs.dropout}"
     return None
 
 
@@ -69,7 +57,7 @@ def plain(inputs: AttentionInputs) -> Queries:
     allowed = inputs.allowed() if causal and not is_square else mask
     # PyTorch's CPU kernel has no rule for vmap, and no second derivative.
     is_transforming = not torch.compiler.is_compiling() and private.is_transforming()
-    if is_transforming or has_hidden_nan(inputs, allowed):
+    if is_transforming or base.has_hidden_nan(inputs, allowed):
         return composite.attention(inputs.replace(relations=None, mask=allowed, causal=False))
     output = scaled_dot_product_attention(
         *(query, key, value),
@@ -80,10 +68,10 @@ def plain(inputs: AttentionInputs) -> Queries:
     )
     if allowed is not None and not is_square:
         output = output.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
-    if not at_least(n_key, private.VECTOR):
+    if not base.at_least(n_key, private.VECTOR):
         # PyTorch's kernel gives zeros for some rows of NaN, which would hide an error.
         output = output.masked_fill(query.isnan().any(-1, keepdim=True), math.nan)
     return output
 
 
-BACKEND = Backend("sdpa", supports, cost=lambda inputs: 0.25, run=run)
+BACKEND = base.Backend("sdpa", supports, cost=lambda inputs: 0.25, run=run)

@@ -4,13 +4,7 @@ import torch
 from torch import Tensor
 
 from edgewise.attention import composite, private
-from edgewise.attention.backends.base import (
-    Backend,
-    at_least,
-    has_hidden_nan,
-    why_not_dot_product,
-    why_not_positions,
-)
+from edgewise.attention.backends import base
 from edgewise.attention.backends.blockwise import passes
 from edgewise.attention.backends.blockwise.window import Arguments
 from edgewise.attention.inputs import AttentionInputs
@@ -26,7 +20,7 @@ MIN_QUERIES = 16
 
 
 def supports(inputs: AttentionInputs) -> str | None:
-    reason = why_not_positions(inputs) or why_not_dot_product(inputs, dropout=False)
+    reason = base.why_not_positions(inputs) or base.why_not_dot_product(inputs, dropout=False)
     if reason is not None:
         return reason
     relations = inputs.relations
@@ -34,20 +28,18 @@ def supports(inputs: AttentionInputs) -> str | None:
     if isinstance(relations.query_offset, Tensor):
         return "takes one query_offset for all sentences; got one for each"
     if not private.has_flash(inputs.query.device):
-        return (
-            "needs PyTorch's fused attention for CPUs, which this version of PyTorch "
-            f"({torch.__version__}) does not have for {inputs.query.device.type}"
-        )
+        device = inputs.query.device.type
+        return f"needs fused attention; PyTorch {torch.__version__} does not have it for {device}"
     return None
 
 
 def cost(inputs: AttentionInputs) -> float:
     causal, n_key = inputs.causal, inputs.n_key
-    if not at_least(n_key, FASTER_THAN_GATHER[causal]):
+    if not base.at_least(n_key, FASTER_THAN_GATHER[causal]):
         return 3.0
-    if not at_least(inputs.n_query, MIN_QUERIES):
+    if not base.at_least(inputs.n_query, MIN_QUERIES):
         return 3.0
-    return 0.5 if at_least(n_key, FASTER_THAN_DIAGONAL[causal]) else 1.25
+    return 0.5 if base.at_least(n_key, FASTER_THAN_DIAGONAL[causal]) else 1.25
 
 
 def run(inputs: AttentionInputs) -> Queries:
@@ -59,7 +51,7 @@ def run(inputs: AttentionInputs) -> Queries:
     relations, dtype, mask = inputs.relations, inputs.query.dtype, inputs.mask
     assert isinstance(relations, RelativePositions)
     assert not isinstance(relations.query_offset, Tensor)
-    if has_hidden_nan(inputs, mask):
+    if base.has_hidden_nan(inputs, mask):
         return composite.attention(inputs)
     inputs = inputs.cast(composite.accumulation_dtype(dtype))
     arguments = Arguments(
@@ -86,4 +78,4 @@ _blockwise = Operator(
     saves_output=True,
 )
 
-BACKEND = Backend("blockwise", supports, cost, run)
+BACKEND = base.Backend("blockwise", supports, cost, run)

@@ -76,14 +76,6 @@ class Arguments(NamedTuple):
         return x.reshape(*self.query.shape[:2], *x.shape[1:])
 
 
-class Triangle(NamedTuple):
-    """The edges of a window on one side of its band, which all have one label."""
-
-    label: int  # a row of the tables: 0, the first, or -1, the last
-    columns: slice
-    corner: Float[Tensor, "block n_column"]  # 1 for these edges, 0 elsewhere in the columns
-
-
 class WindowView:
     """The inputs of one window as [group, n, d_head], and matrices made of them.
 
@@ -102,11 +94,9 @@ class WindowView:
         self.stop = self.start + window.k1 - window.k0
         self.query = self.rows(inputs.query)
         self.key, self.value = self._padded(inputs.key), self._padded(inputs.value)
+        # Left and right of the band: columns, and 1 for their edges that have the label of a tail.
         left, right = (corner[:n_query, : n_query - 1] for corner in corners)
-        self.left = Triangle(0, slice(0, n_query - 1), left)
-        self.right = Triangle(-1, slice(n_band, self.width), right)
-        # If causal, the right triangle is masked.
-        self.triangles = (self.left,) if inputs.causal else (self.left, self.right)
+        self.triangles = ((slice(n_query - 1), left), (slice(n_band, self.width), right))
 
     def rows(self, x: Float[Tensor, "batch head n_query *d"]) -> Float[Tensor, "group block *d"]:
         return self.window.rows(x).flatten(0, 1)
@@ -133,7 +123,8 @@ class WindowView:
         if table is not None:
             by_label = torch.bmm(x, table.mT)
             self.band(result).add_(by_label[..., 1 : 1 + self.inputs.n_band], alpha=scale)
-            for label, columns, corner in self.triangles:
+            labels = self.inputs.tail_labels  # if causal, one: the right triangle is masked
+            for label, (columns, corner) in zip(labels, self.triangles, strict=False):
                 result[..., columns].addcmul_(corner, by_label[..., label, None], value=scale)
         return result
 
@@ -148,7 +139,8 @@ class WindowView:
         """
         sums = x.new_empty(*x.shape[:2], self.inputs.n_column)
         sums[..., 1 : 1 + self.inputs.n_band] = self.band(x)
-        for (label, columns, corner), tail in zip(self.triangles, tails, strict=True):
+        labels = self.inputs.tail_labels
+        for label, (columns, corner), tail in zip(labels, self.triangles, tails, strict=False):
             if tail is not None:
                 masked = self._memory(slot, corner.shape[1])
                 torch.mul(x[..., columns], corner, out=masked)
@@ -167,7 +159,8 @@ class WindowView:
         inputs = self.inputs
         logits = self.products(self.query, self.key, inputs.key_table, inputs.scale, slot=0)
         if inputs.causal:
-            logits[..., self.right.columns].masked_fill_(self.right.corner.bool(), -math.inf)
+            columns, corner = self.triangles[1]
+            logits[..., columns].masked_fill_(corner.bool(), -math.inf)
         logits[..., : self.start] = -math.inf
         logits[..., self.stop :] = -math.inf
         mask = self.window.edges(inputs.mask)
