@@ -47,11 +47,8 @@ def sddmm(x: Rows, y: Columns, rows: EdgeIndex, columns: EdgeIndex) -> EdgeNumbe
     _silence_beta_warning()
     for groups, right, offsets, column in _group_chunks(x.shape[0], y, rows, columns, n_row):
         left = x[groups].flatten(0, 1)
-        pattern = torch.sparse_csr_tensor(
-            *(offsets, column, x.new_zeros(1).expand(len(column))),
-            (len(left), len(right)),
-            check_invariants=False,
-        )
+        zeros, size = x.new_zeros(1).expand(len(column)), (len(left), len(right))
+        pattern = torch.sparse_csr_tensor(offsets, column, zeros, size, check_invariants=False)
         products = torch.sparse.sampled_addmm(pattern, left, right.mT, beta=0.0)
         result[groups] = products.values().view_as(result[groups])
     return result

@@ -12,7 +12,6 @@ and weights sum to one: so the gradient of a table's first row follows from thos
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from edgewise.attention.backends.blockwise.window import (
     window_views,
 )
 from edgewise.attention.private import LogSumExp, PartialAttention
-from edgewise.attention.shapes import Keys, Queries, Table
+from edgewise.attention.shapes import Queries, Table
 
 # Edges of a tail for which a mask that differs between queries is converted at a time.
 MASK_EDGES = 2**20
@@ -82,21 +81,17 @@ def forward(a: Arguments) -> tuple[Tensor, ...]:
         output, logsumexp = private.flash(tensors, tail.edges(inputs.mask), inputs.scale)
         if shifts is not None:
             logsumexp = logsumexp + tail.rows(shifts[tail.label])
-        side_output, side_logsumexp = sides[tail.label]
-        merge((tail.rows(side_output), tail.rows(side_logsumexp)), output, logsumexp)
+        # Merged with the tails so far. A query that may attend neither has -inf in all three
+        # log-sum-exps; its output is zero already.
+        result, result_logsumexp = (tail.rows(x) for x in sides[tail.label])
+        total = torch.logaddexp(result_logsumexp, logsumexp)
+        finite = total.clamp(min=torch.finfo(total.dtype).min)
+        result.mul_((result_logsumexp - finite).exp_()[..., None])
+        result.addcmul_(output, (logsumexp - finite).exp_()[..., None])
+        result_logsumexp.copy_(total)
     for view in window_views(inputs, windows):
         window_forward(view, sides)
     return results
-
-
-def merge(into: PartialAttention, output: Queries, logsumexp: LogSumExp) -> None:
-    """Replace attention over one set of keys by that over two, in place."""
-    total = torch.logaddexp(into[1], logsumexp)
-    # A query that may attend neither has -inf in all three; its output is zero already.
-    finite = total.clamp(min=torch.finfo(total.dtype).min)
-    into[0].mul_((into[1] - finite).exp_()[..., None])
-    into[0].addcmul_(output, (logsumexp - finite).exp_()[..., None])
-    into[1].copy_(total)
 
 
 def window_forward(view: WindowView, sides: list[PartialAttention]) -> None:
@@ -124,21 +119,13 @@ def window_forward(view: WindowView, sides: list[PartialAttention]) -> None:
     result_logsumexp.copy_((peak + total.log()).where(live, math.inf))
 
 
-class Gradients(NamedTuple):
-    """What tails and windows add their gradients to."""
-
-    query: Queries
-    key: Keys
-    value: Keys
-    key_table: GroupTable | None
-    value_table: GroupTable | None
-
-
 def backward(a: Arguments, grad: Queries, *results: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value and tables; `results` are those of `forward`."""
     inputs, sides = a.prepared(), by_side(a, results)
     grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-    grads = Gradients._make(None if x is None else torch.zeros_like(x) for x in inputs[:5])
+    # The gradient of each tensor in its place: tails and windows add to these.
+    zeros = (None if x is None else torch.zeros_like(x) for x in inputs[:5])
+    grads = Arguments._make((*zeros, *inputs[5:]))
     tails, windows = partition(inputs)
     tails_backward(inputs, tails, grad, sides[0], grads)
     for view in window_views(inputs, windows):
@@ -158,7 +145,7 @@ def table_gradient(inputs: Arguments, table: Table | None, grad: GroupTable | No
 
 
 def tails_backward(
-    inputs: Arguments, tails: list[Tail], grad: Queries, result: PartialAttention, grads: Gradients
+    inputs: Arguments, tails: list[Tail], grad: Queries, result: PartialAttention, grads: Arguments
 ) -> None:
     """Add the gradients of query, key and value of all tails."""
     (output, whole_logsumexp), shifts = result, tail_label_logits(inputs)
@@ -182,7 +169,7 @@ def tails_backward(
 
 
 def window_backward(
-    view: WindowView, grad: Queries, sides: list[PartialAttention], grads: Gradients
+    view: WindowView, grad: Queries, sides: list[PartialAttention], grads: Arguments
 ) -> None:
     """Add the gradients of one window and, for the tables, of its queries' tails."""
     inputs, window, keys = view.inputs, view.window, slice(view.start, view.stop)
