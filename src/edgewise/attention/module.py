@@ -114,7 +114,12 @@ class RelationAttention(nn.Module):
         self._check_relations(relations, state)
         query, key, value = self.project(x)
         offset = 0 if state is None else state.length
-        mask = self._mask(mask, query, n_key=offset + x.shape[1])
+        n_key = offset + x.shape[1]
+        if isinstance(mask, Tensor) and mask.dim() == 2:
+            expected = "[batch, n_key], here {}, or 4-D"
+            check.shape("mask", mask, expected, (x.shape[0], n_key))
+            mask = mask[:, None, None, :]
+        mask = check_mask(mask, query, n_key)  # before the state is changed
         if state is not None:
             causal = True
             key, value = state.append(key, value)
@@ -223,14 +228,6 @@ class RelationAttention(nn.Module):
             return None
         names = self._compatibility_shapes()
         return self.compatibility(**{name: getattr(self, name).to(query.dtype) for name in names})
-
-    def _mask(self, mask: Tensor | None, query: Tensor, n_key: int) -> Tensor | None:
-        """Return a mask as 4-D; it is checked before the state is changed."""
-        if isinstance(mask, Tensor) and mask.dim() == 2:
-            expected = "[batch, n_key], here {}, or 4-D"
-            check.shape("mask", mask, expected, (query.shape[0], n_key))
-            mask = mask[:, None, None, :]
-        return check_mask(mask, query, n_key)
 
     def _table(self, table: Tensor | None, query: Tensor) -> Tensor | None:
         """Return a table in the dtype of the projections, which autocast may lower."""
