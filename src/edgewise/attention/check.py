@@ -47,12 +47,11 @@ def shape(name: str, tensor: Tensor, expected: str, *shapes: tuple[int | str, ..
     raise ArgumentError(f"{name} must be {expected.format(*shown)}; got {list(tensor.shape)}")
 
 
-def device(name: str, tensor: Tensor, query: Tensor) -> None:
-    """Raise ArgumentError unless a tensor is on the device of the query."""
-    if tensor.device != query.device:
-        raise ArgumentError(
-            f"{name} must be on the query's device, {query.device}; got {tensor.device}"
-        )
+def device(name: str, tensor: Tensor, other: Tensor, of: str = "the query") -> None:
+    """Raise ArgumentError unless a tensor is on the device of another."""
+    if tensor.device != other.device:
+        expected = f"on the device of {of}, {other.device}"
+        raise ArgumentError(f"{name} must be {expected}; got {tensor.device}")
 
 
 def like_query(name: str, tensor: Tensor, query: Tensor) -> None:

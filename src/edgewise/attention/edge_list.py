@@ -58,7 +58,13 @@ class EdgeList(Relation):
 
     def __post_init__(self) -> None:
         indices = {name: getattr(self, name) for name in ("query_index", "key_index", "labels")}
-        _check_tensors(indices)
+        sizes = []
+        for name, index in indices.items():
+            check.tensor(name, index, "an int64 tensor [edge]", (torch.int64,), 1)
+            check.device(name, index, self.query_index, of="query_index")
+            sizes.append(len(index))
+        if len(set(sizes)) > 1:
+            raise ArgumentError(f"{', '.join(indices)} must have one entry per edge; got {sizes}")
         # Copies, so that what was checked is what is used.
         found: dict[str, Any] = {name: index.clone() for name, index in indices.items()}
         if can_read_values(self.labels):
@@ -84,14 +90,10 @@ class EdgeList(Relation):
 
     def check(self, query: Tensor, key: Tensor) -> None:
         n_query, n_key = query.shape[2], key.shape[2]
-        for name, needed, size, of in (
-            ("query_index", self.min_queries, n_query, "queries"),
-            ("key_index", self.min_keys, n_key, "keys"),
-        ):
+        sizes = (("query", n_query, self.min_queries), ("key", n_key, self.min_keys))
+        for end, size, needed in sizes:
             if needed is not None and needed > size:
-                raise ArgumentError(
-                    f"{name} must be below the number of {of}, {size}; got {needed - 1}"
-                )
+                raise ArgumentError(f"{end}_index must be below n_{end}, {size}; got {needed - 1}")
         if self.n_nodes is not None and not self.n_nodes == n_query == n_key:
             raise ArgumentError(
                 f"the graph has n_nodes={self.n_nodes}; got {n_query} queries and {n_key} keys"
@@ -135,19 +137,6 @@ class EdgeList(Relation):
         )
 
 
-def _check_tensors(indices: dict[str, Tensor]) -> None:
-    for name, index in indices.items():
-        check.tensor(name, index, "an int64 tensor [edge]", (torch.int64,), 1)
-        device = indices["query_index"].device
-        if index.device != device:
-            raise ArgumentError(
-                f"{name} must be on the device of query_index, {device}; got {index.device}"
-            )
-    sizes = [index.shape[0] for index in indices.values()]
-    if not sizes[0] == sizes[1] == sizes[2]:
-        raise ArgumentError(f"{', '.join(indices)} must have one entry per edge; got {sizes}")
-
-
 def _check_values(indices: dict[str, Tensor], n_nodes: int | None) -> list[int]:
     """Return the numbers of queries, keys and labels; ArgumentError if a value is too small."""
     counts = []
@@ -160,8 +149,6 @@ def _check_values(indices: dict[str, Tensor], n_nodes: int | None) -> list[int]:
         if isinstance(n_nodes, bool) or not isinstance(n_nodes, int) or n_nodes < 0:
             raise ArgumentError(f"n_nodes must be an int, 0 or more; got {n_nodes!r}")
         if max(counts[:2]) > n_nodes:
-            raise ArgumentError(
-                f"query_index and key_index must be below n_nodes, {n_nodes}; "
-                f"got {max(counts[:2]) - 1}"
-            )
+            most = max(counts[:2]) - 1
+            raise ArgumentError(f"query_index and key_index must be below {n_nodes=}; got {most}")
     return counts

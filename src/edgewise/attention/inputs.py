@@ -263,17 +263,13 @@ def check_mask(mask: Tensor | None, query: Queries, n_key: int) -> Mask | None:
     """Return a mask as 4-D; [n_query, n_key] is shared by all sentences and heads."""
     if mask is None:
         return None
-    expected = (
-        "a bool tensor, True where a query may attend (an additive mask of 0 and -inf is mask == 0)"
-    )
+    expected = "a bool tensor, True where a query may attend (of 0 and -inf, pass mask == 0)"
     check.tensor("mask", mask, expected, (torch.bool,))
     check.device("mask", mask, query)
     shape = [*query.shape[:3], n_key]
     if list(mask.shape) == shape[2:]:
         return mask[None, None]
-    if mask.dim() != 4 or any(
-        size not in (1, full) for size, full in zip(mask.shape, shape, strict=True)
-    ):
+    if mask.dim() != 4 or any(x not in (1, y) for x, y in zip(mask.shape, shape, strict=True)):
         raise ArgumentError(
             f"mask must be [n_query, n_key], here {shape[2:]}, or 4-D and broadcast to "
             f"[batch, head, n_query, n_key], here {shape}; got {list(mask.shape)} "

@@ -178,10 +178,8 @@ class EdgeLabels(Relation):
 
     def __post_init__(self) -> None:
         labels = self.labels
-        expected = (
-            "an int8, int16, int32, int64 or uint8 tensor [n_query, n_key] or "
-            "[batch, n_query, n_key]"
-        )
+        shapes = "[n_query, n_key] or [batch, n_query, n_key]"
+        expected = f"an int8, int16, int32, int64 or uint8 tensor {shapes}"
         check.tensor("labels", labels, expected, check.INTEGERS, 2, 3)
         # A copy, so that what was checked is what is used.
         object.__setattr__(self, "labels", labels.clone())
@@ -246,13 +244,9 @@ class EdgeVectors(Relation):
     def __post_init__(self) -> None:
         if self.edge_key is None and self.edge_value is None:
             raise ArgumentError(
-                "EdgeVectors needs edge_key or edge_value; got None and None "
-                "(relations=None is plain attention)"
+                "EdgeVectors needs edge_key or edge_value; got None (plain attention: no relations)"
             )
-        expected = (
-            "a floating-point tensor [n_query, n_key, d_head], with a batch before it, or with "
-            "batch and head"
-        )
+        expected = "a float tensor [n_query, n_key, d_head], with batch, or batch and head, before"
         for name, vectors in self._given():
             check.tensor(name, vectors, expected, check.FLOATS, 3, 4, 5)
 
