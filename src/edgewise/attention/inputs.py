@@ -181,10 +181,8 @@ def scaled(inputs: AttentionInputs, scale: float | Tensor) -> AttentionInputs:
     expected = "a number or a floating-point tensor with no dimensions"
     check.tensor("scale", scale, expected, check.FLOATS, 0)
     if not inputs.compatibility.is_linear_in_query:
-        raise ArgumentError(
-            f"scale must be a number with compatibility={type(inputs.compatibility).__name__}; "
-            "got a tensor"
-        )
+        name = type(inputs.compatibility).__name__
+        raise ArgumentError(f"scale must be a number with compatibility={name}; got a tensor")
     query = inputs.query * scale.to(dtype=inputs.query.dtype, device=inputs.query.device)
     return inputs.replace(query=query)
 
@@ -245,16 +243,14 @@ def check_inputs(inputs: AttentionInputs) -> None:
     check.dropout(inputs.dropout)
     is_masked = inputs.causal or inputs.mask is not None
     if is_masked and relations is not None and not relations.is_dense:
+        name, given = type(relations).__name__, "causal" if inputs.causal else "a mask"
         raise ArgumentError(
-            f"{type(relations).__name__} takes no mask and no causal; "
-            f"got {'causal' if inputs.causal else 'a mask'} (only its edges are attended: leave "
-            "out those that may not be)"
+            f"{name} takes no mask and no causal; got {given} (leave out edges that are hidden)"
         )
     sets_positions = relations is not None and relations.sets_positions
     if inputs.causal and not sets_positions and inputs.n_query != inputs.n_key:
         raise ArgumentError(
-            "causal without relative positions needs as many queries as keys; "
-            f"got {inputs.n_query} and {inputs.n_key} "
+            f"causal needs as many queries as keys; got {inputs.n_query} and {inputs.n_key} "
             "(RelativePositions(k, query_offset=...) positions the queries)"
         )
 

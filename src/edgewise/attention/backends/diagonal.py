@@ -33,10 +33,8 @@ def supports(inputs: AttentionInputs) -> str | None:
     reason = why_not_positions(inputs) or why_not_dot_product(inputs, dropout=False, cpu_only=True)
     if reason is not None:
         return reason
-    relations = inputs.relations
-    assert isinstance(relations, RelativePositions)
-    if isinstance(relations.query_offset, Tensor) or relations.query_offset != 0:
-        return f"needs query_offset=0; got {relations.query_offset}"
+    if inputs.first_position != 0:
+        return f"needs query_offset=0; got {inputs.relations}"
     if inputs.n_query != inputs.n_key:
         return f"needs as many queries as keys; got {inputs.n_query} and {inputs.n_key}"
     return None

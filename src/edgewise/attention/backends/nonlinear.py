@@ -6,7 +6,6 @@ or the nodes of one item have; if there are several blocks, the backward pass co
 The compiler fuses them.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -75,10 +74,9 @@ def edge_logits(inputs: AttentionInputs) -> EdgeLogits:
     blocks = [list(split(items, n_row, 2)) for items in split(tensors, n_item, 0)]
     if len(blocks) == len(blocks[0]) == 1:
         return block_logits(*tensors)  # small enough to be kept
-    recomputed = functools.partial(
-        checkpoint, block_logits, use_reentrant=False, preserve_rng_state=False
-    )
-    return torch.cat([torch.cat([recomputed(*x) for x in of_items], 2) for of_items in blocks])
+    options: Any = {"use_reentrant": False, "preserve_rng_state": False}
+    by_item = [[checkpoint(block_logits, *block, **options) for block in items] for items in blocks]
+    return torch.cat([torch.cat(logits, 2) for logits in by_item])
 
 
 def label_vectors(

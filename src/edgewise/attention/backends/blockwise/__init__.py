@@ -23,9 +23,7 @@ def supports(inputs: AttentionInputs) -> str | None:
     reason = base.why_not_positions(inputs) or base.why_not_dot_product(inputs, dropout=False)
     if reason is not None:
         return reason
-    relations = inputs.relations
-    assert isinstance(relations, RelativePositions)
-    if isinstance(relations.query_offset, Tensor):
+    if inputs.first_position is None:
         return "takes one query_offset for all sentences; got one for each"
     if not private.has_flash(inputs.query.device):
         device = inputs.query.device.type
@@ -49,14 +47,14 @@ def run(inputs: AttentionInputs) -> Queries:
     for it: the backward pass in float16 takes ten times as long.
     """
     relations, dtype, mask = inputs.relations, inputs.query.dtype, inputs.mask
-    assert isinstance(relations, RelativePositions)
-    assert not isinstance(relations.query_offset, Tensor)
+    offset = inputs.first_position
+    assert isinstance(relations, RelativePositions) and offset is not None
     if base.has_hidden_nan(inputs, mask):
         return composite.attention(inputs)
     inputs = inputs.cast(composite.accumulation_dtype(dtype))
     arguments = Arguments(
         *(inputs.query, inputs.key, inputs.value, inputs.key_table, inputs.value_table, mask),
-        *(relations.max_distance, relations.query_offset, inputs.causal, inputs.scale),
+        *(relations.max_distance, offset, inputs.causal, inputs.scale),
     )
     return _blockwise(arguments).to(dtype)
 
