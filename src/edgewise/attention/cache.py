@@ -52,8 +52,15 @@ class AttentionState:
             self._history = torch.cat((past, new), dim=3)
             key, value = self._history
             return key, value
-        if self.length > self._buffer.shape[3] or self._history is not None:
-            self._move_to_buffer(start)
+        size = self._buffer.shape[3]
+        if self.length > size or self._history is not None:
+            # The positions so far are copied to a buffer that is large enough.
+            past = self._buffer if self._history is None else self._history
+            if self.length > size:
+                size = max(self.length, 2 * size)
+                self._buffer = past.new_empty(*past.shape[:3], size, past.shape[4])
+            self._buffer[:, :, :, :start] = past[:, :, :, :start]
+            self._history = None
         self._buffer[:, :, :, start : self.length] = new
         return self._buffer[0, :, :, : self.length], self._buffer[1, :, :, : self.length]
 
@@ -73,16 +80,6 @@ class AttentionState:
         if self._history is not None:
             self._history = self._history.index_select(1, index)
         self._buffer = self._buffer.index_select(1, index)
-
-    def _move_to_buffer(self, length: int) -> None:
-        """Copy the positions so far to a buffer that is large enough."""
-        past = self._buffer if self._history is None else self._history
-        size = self._buffer.shape[3]
-        if self.length > size:
-            size = max(self.length, 2 * size)
-            self._buffer = past.new_empty(*past.shape[:3], size, past.shape[4])
-        self._buffer[:, :, :, :length] = past[:, :, :, :length]
-        self._history = None
 
     def _check(self, key: Tensor) -> None:
         if key.shape[0] != self.batch:

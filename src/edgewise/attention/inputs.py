@@ -15,7 +15,6 @@ from edgewise.attention.relations import Relation, RelativePositions, can_read_v
 from edgewise.attention.shapes import EdgeVectorTensor, Keys, Labels, Mask, Queries, Table
 from edgewise.errors import ArgumentError
 
-RELATIONS = "RelativePositions, EdgeLabels, EdgeList, EdgeVectors or None"
 DOT_PRODUCT = DotProduct()
 
 
@@ -149,7 +148,8 @@ def normalise(
     """
     check_tensors(query, key, value, key_table, value_table)
     if relations is not None:
-        check.type_of("relations", relations, RELATIONS, Relation)
+        expected = "RelativePositions, EdgeLabels, EdgeList, EdgeVectors or None"
+        check.type_of("relations", relations, expected, Relation)
     if compatibility is not None:
         expected = "Additive(u), Gated() or None"
         check.type_of("compatibility", compatibility, expected, Compatibility)

@@ -60,10 +60,8 @@ class Relation:
         check.shape(name, table, TABLE, ("label", d_head), (heads, "label", d_head))
         rows = table.shape[-2]
         if self.n_labels is not None and rows < self.n_labels:
-            raise ArgumentError(
-                f"labels must be below the number of rows of {name}, {rows}; "
-                f"got {self.n_labels - 1}"
-            )
+            largest = self.n_labels - 1
+            raise ArgumentError(f"labels must be below the rows of {name}, {rows}; got {largest}")
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Any:
         """Return the relation with each of its tensors replaced by `function` of it."""
@@ -212,10 +210,8 @@ class EdgeLabels(Relation):
         graph = cls(labels).labels.long()
         distances = positions.labels(graph.shape[-2], graph.shape[-1], graph.device)
         if graph.dim() == distances.dim() == 3 and len(graph) != len(distances):
-            raise ArgumentError(
-                f"query_offset must have one offset for each of the {len(graph)} items of labels; "
-                f"got {len(distances)}"
-            )
+            expected = f"one offset for each of the {len(graph)} items of labels"
+            raise ArgumentError(f"query_offset must have {expected}; got {len(distances)}")
         return cls(torch.where(graph < 0, distances, graph + positions.n_labels))
 
     def labels_between(self, n_query: int, n_key: int, device: torch.device) -> Labels:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from edgewise.attention.backends.blockwise.partition import Part
 from edgewise.attention.shapes import Keys, Mask, Queries, Table
@@ -93,20 +94,17 @@ class WindowView:
         self.start = min(max(window.k0 - first_key, 0), self.width)
         self.stop = self.start + window.k1 - window.k0
         self.query = self.rows(inputs.query)
-        self.key, self.value = self._padded(inputs.key), self._padded(inputs.value)
+        padding = (0, 0, self.start, self.width - self.stop)
+        self.key, self.value = (
+            (pad(x, padding) if any(padding) else x).flatten(0, 1)
+            for x in (window.keys(inputs.key), window.keys(inputs.value))
+        )
         # Left and right of the band: columns, and 1 for their edges that have the label of a tail.
         left, right = (corner[:n_query, : n_query - 1] for corner in corners)
         self.triangles = ((slice(n_query - 1), left), (slice(n_band, self.width), right))
 
     def rows(self, x: Float[Tensor, "batch head n_query *d"]) -> Float[Tensor, "group block *d"]:
         return self.window.rows(x).flatten(0, 1)
-
-    def _padded(self, x: Keys) -> Columns:
-        keys = self.window.keys(x)
-        if self.stop - self.start < self.width:
-            padding = (0, 0, self.start, self.width - self.stop)
-            keys = torch.nn.functional.pad(keys, padding)
-        return keys.flatten(0, 1)
 
     def band(self, matrix: Matrix) -> Float[Tensor, "group block n_band"]:
         """Return a view with entry (i, i + m) of the matrix as entry (i, m): rows longer by one."""
