@@ -72,7 +72,6 @@ class Inputs(NamedTuple):
     key_table: Table | None
     value_table: Table | None
     allowed: OuterMask | None
-    scale: float
 
     def parts(self) -> Iterator[slice]:
         """Yield slices of `outer` of about equal size, whose logits fit the cache."""
@@ -82,13 +81,13 @@ class Inputs(NamedTuple):
         for start in range(0, outer, step):
             yield slice(start, min(outer, start + step))
 
-    def columns(self, layout: Layout) -> tuple[Columns | None, Columns | None]:
+    def columns(self, layout: Layout, scale: float) -> tuple[Columns | None, Columns | None]:
         """Return the columns of both tables, those of the keys times the scale.
 
         Products that add to their output are slower with a factor.
         """
         keys, values = (None if x is None else layout.columns(x) for x in self[3:5])
-        return None if keys is None else keys * self.scale, values
+        return None if keys is None else keys * scale, values
 
     def pieces(self, columns: Columns | None, part: slice) -> PieceTables | None:
         """Return the columns for each piece of the queries of a part."""
@@ -124,20 +123,18 @@ def arrange(inputs: AttentionInputs, heads_first: bool) -> Inputs:
     query, key, value = (ordered(x, heads_first).contiguous() for x in tensors)
     allowed = None if allowed is None else ordered(allowed, heads_first)
     tables = inputs.key_table, inputs.value_table
-    return Inputs(query, key, value, *tables, allowed, inputs.scale)
+    return Inputs(query, key, value, *tables, allowed)
 
 
-def composite_forward(inputs: Inputs, relations: Relation, heads_first: bool) -> Outer:
+def composite_forward(x: Inputs, scale: float, relations: Relation, heads_first: bool) -> Outer:
     """Return the output by differentiable operators of PyTorch."""
-    query, key, value = (ordered(x, heads_first) for x in inputs[:3])
-    mask = None if inputs.allowed is None else ordered(inputs.allowed, heads_first)
-    arguments = AttentionInputs(
-        *(query, key, value, relations, *inputs[3:5], mask), scale=inputs.scale
-    )
-    return ordered(composite.attention(arguments), heads_first)
+    query, key, value = (ordered(y, heads_first) for y in x[:3])
+    mask = None if x.allowed is None else ordered(x.allowed, heads_first)
+    inputs = AttentionInputs(query, key, value, relations, *x[3:5], mask, scale=scale)
+    return ordered(composite.attention(inputs), heads_first)
 
 
-def empty_results(query: Outer, n_key: int, n_column: int, margin: int = 0) -> tuple[Tensor, ...]:
+def empty_results(query: Outer, n_key: int, n_column: int, margin: int) -> tuple[Tensor, ...]:
     """Return memory for the output, the weights and their sums by label."""
     sizes = query.shape[:3]
     weights = with_margin((*sizes, n_key), margin, query)
@@ -150,14 +147,14 @@ def with_margin(shape: tuple[int, ...], margin: int, like: Tensor) -> Tensor:
     return like.new_empty(size + 2 * margin).narrow(0, margin, size).view(shape)
 
 
-def forward(inputs: Inputs, layout: Layout) -> tuple[Tensor, ...]:
+def forward(inputs: Inputs, layout: Layout, scale: float) -> tuple[Tensor, ...]:
     """Return the output, the weights and their sums by label."""
-    query, key, value, _, value_table, allowed, scale = inputs
+    query, key, value, _, value_table, allowed = inputs
     results = empty_results(query, key.shape[2], layout.n_column, layout.margin)
     hidden = None if allowed is None else (~allowed).expand(results[1].shape)
     empty = None if allowed is None else ~allowed.any(-1, keepdim=True)
     has_empty = empty is not None and bool(empty.any())
-    key_columns, value_columns = inputs.columns(layout)
+    key_columns, value_columns = inputs.columns(layout, scale)
     first_row = None
     if value_table is not None and layout.subtracts_first:
         first_row = value_table[..., :1, :]
@@ -188,12 +185,12 @@ def forward(inputs: Inputs, layout: Layout) -> tuple[Tensor, ...]:
 
 
 def backward(
-    inputs: Inputs, layout: Layout, grad: Outer, weights: Tensor, by_label: Tensor
+    inputs: Inputs, layout: Layout, scale: float, grad: Outer, weights: Tensor, by_label: Tensor
 ) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value and the two tables (empty if there is none)."""
     query, key, value, key_table, value_table = inputs[:5]
     grads = [torch.empty_like(x) for x in (query, key, value)]
-    key_columns, value_columns = inputs.columns(layout)
+    key_columns, value_columns = inputs.columns(layout, scale)
     grad_keys: list[PieceTables] = []
     grad_values: list[PieceTables] = []
     grad_firsts: list[Tensor] = []
@@ -220,11 +217,11 @@ def backward(
             grad_by_label = by_piece(sums, keys)
             torch.bmm(grad_by_label, keys, out=by_piece(grad_q, keys))
             grad_keys.append(torch.bmm(grad_by_label.mT, by_piece(q, keys)))
-        grad_q.baddbmm_(grad_w, k, beta=0 if keys is None else 1, alpha=inputs.scale)
-        grad_k.baddbmm_(grad_w.mT, q, beta=0, alpha=inputs.scale)
+        grad_q.baddbmm_(grad_w, k, beta=0 if keys is None else 1, alpha=scale)
+        grad_k.baddbmm_(grad_w.mT, q, beta=0, alpha=scale)
     return (
         *grads,
-        table_gradient(query, key_table, grad_keys, [], layout).mul_(inputs.scale),
+        table_gradient(query, key_table, grad_keys, [], layout).mul_(scale),
         table_gradient(query, value_table, grad_values, grad_firsts, layout),
     )
 

@@ -11,7 +11,8 @@ cached by name. tests/unit/test_ops.py has a list of all schemas.
 """
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,11 +24,11 @@ Results = tuple[Tensor, ...]
 
 
 class Operator:
-    """A differentiable function of one argument, a tuple of type `arguments_type`.
+    """A differentiable function of one or more tuples.
 
     name: of the operator, `edgewise::name`, with its version at the end.
-    arguments_type: a NamedTuple with tensors first, n_differentiable of them differentiable, then
-        numbers.
+    kinds: NamedTuples, whose fields together are tensors, the first n_differentiable of them
+        differentiable, followed by numbers.
     forward: return n_results tensors, the output first.
     backward: take the arguments, the gradient of the output and the results of forward, the output
         only if saves_output; return the gradients of the differentiable tensors, with an empty
@@ -39,32 +40,33 @@ class Operator:
     def __init__(
         self,
         name: str,
-        arguments_type: type[Any],
-        *,
-        forward: Callable[[Any], Results],
+        *kinds: type[Any],
+        forward: Callable[..., Results],
         backward: Callable[..., Results],
-        fake: Callable[[Any], Results],
-        composite: Callable[[Any], Tensor],
+        fake: Callable[..., Results],
+        composite: Callable[..., Tensor],
         n_differentiable: int = 5,
         n_results: int = 1,
         saves_output: bool = False,
     ) -> None:
-        self.arguments_type, self.composite = arguments_type, composite
+        self.kinds, self.composite = kinds, composite
         self.forward, self.backward, self.fake = forward, backward, fake
         self.n_differentiable, self.n_results = n_differentiable, n_results
-        self.n_arguments, self.first_saved = len(arguments_type._fields), int(not saves_output)
-        schema, self.n_tensors = _schema(arguments_type)
+        self.n_arguments = sum(len(kind._fields) for kind in kinds)
+        self.first_saved = int(not saves_output)
+        schema, self.n_tensors = _schema(kinds)
         self._op = self._register(f"edgewise::{name}", schema)
 
-    def __call__(self, arguments: Any) -> Tensor:
+    def __call__(self, *arguments: Any) -> Tensor:
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling and is_transforming():
-            return self.composite(arguments)
-        tensors = arguments[: self.n_tensors]
+            return self.composite(*arguments)
+        inputs = [x for fields in arguments for x in fields]
+        tensors = inputs[: self.n_tensors]
         if not is_compiling and all(x is None or is_plain(x) for x in tensors):
             eager: Callable[..., Tensor] = _Eager.apply
-            return eager(self, *arguments)
-        results = self._op(*arguments)
+            return eager(self, *inputs)
+        results = self._op(*inputs)
         output: Tensor = results[0] if self.n_results > 1 else results
         return output
 
@@ -94,8 +96,13 @@ class Operator:
 
     def _results(self, function: Callable[[Any], Results], inputs: tuple[Any, ...]) -> Any:
         """Return the results as the schema has them: it cannot have a tuple of one."""
-        results = function(self.arguments_type(*inputs))
+        results = function(*self.arguments(inputs))
         return results if self.n_results > 1 else results[0]
+
+    def arguments(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the fields of all arguments as tuples of their kinds."""
+        fields = iter(inputs)
+        return [kind._make(islice(fields, len(kind._fields))) for kind in self.kinds]
 
     def _fake_gradients(self, *inputs: Any) -> Results:
         empty = inputs[0].new_empty
@@ -113,7 +120,7 @@ class Operator:
 
     def run_backward(self, *inputs: Any) -> Results:
         count = self.n_arguments
-        return self.backward(self.arguments_type(*inputs[:count]), *inputs[count:])
+        return self.backward(*self.arguments(inputs[:count]), *inputs[count:])
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         results = output if self.n_results > 1 else (output,)
@@ -139,7 +146,7 @@ class Operator:
         """Return the gradients by differentiating `composite`: differentiable, or batched."""
         with torch.enable_grad():
             tensors = [_with_gradient(x) for x in ctx.saved_tensors[: self.n_tensors]]
-            output = self.composite(self.arguments_type(*tensors, *ctx.numbers))
+            output = self.composite(*self.arguments([*tensors, *ctx.numbers]))
             floats = {i: x for i, x in enumerate(tensors) if x is not None and x.requires_grad}
             options = {"create_graph": True, "materialize_grads": True}
             grads = torch.autograd.grad(output, list(floats.values()), grad, **options)
@@ -152,7 +159,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, operator: Operator, *inputs: Any) -> Tensor:
-        results = operator.forward(operator.arguments_type(*inputs))
+        results = operator.forward(*operator.arguments(inputs))
         ctx.operator = operator
         operator.save(ctx, inputs, results)
         return results[0]
@@ -165,10 +172,10 @@ class _Eager(torch.autograd.Function):
         return None, *operator.gradients(operator.run_backward, ctx, grad)
 
 
-def _schema(arguments_type: type[Any]) -> tuple[str, int]:
-    """Return the schema of the arguments, and how many are tensors."""
+def _schema(kinds: Sequence[type[Any]]) -> tuple[str, int]:
+    """Return the schema of the fields, and how many are tensors."""
     numbers = {int: "SymInt", bool: "bool", float: "float"}
-    hints = typing.get_type_hints(arguments_type)
+    hints = {name: hint for kind in kinds for name, hint in typing.get_type_hints(kind).items()}
     types = [
         numbers.get(hint) or ("Tensor?" if type(None) in typing.get_args(hint) else "Tensor")
         for hint in hints.values()

@@ -36,11 +36,10 @@ def run(inputs: AttentionInputs) -> Queries:
     assert labels is not None
     # A single item is divided by heads.
     heads_first = inputs.tables_per_head or len(inputs.query) == 1
-    arguments = Arguments(
-        *passes.arrange(inputs, heads_first)[:6],
-        *(passes.ordered(labels, heads_first), inputs.has_unlabelled, heads_first, inputs.scale),
-    )
-    return passes.ordered(_chunked_gather(arguments).to(inputs.query.dtype), heads_first)
+    labels = passes.ordered(labels, heads_first)
+    options = Options(labels, inputs.has_unlabelled, heads_first, inputs.scale)
+    output = _chunked_gather(passes.arrange(inputs, heads_first), options)
+    return passes.ordered(output.to(inputs.query.dtype), heads_first)
 
 
 class LabelColumns(passes.Layout):
@@ -70,47 +69,40 @@ class LabelColumns(passes.Layout):
         sums.scatter_add_(-1, column, edges.view(column.shape))
 
 
-class Arguments(NamedTuple):
-    """The arguments of the operator: those of `label_passes.Inputs`, and labels."""
+class Options(NamedTuple):
+    """The arguments of the operator, in addition to `label_passes.Inputs`."""
 
-    query: passes.Outer
-    key: passes.OuterKeys
-    value: passes.OuterKeys
-    key_table: Table | None
-    value_table: Table | None
-    allowed: passes.OuterMask | None
     labels: Int[Tensor, "#outer #inner n_query n_key"]
     has_unlabelled: bool
     heads_first: bool
     scale: float
 
-    @property
-    def inputs(self) -> passes.Inputs:
-        return passes.Inputs(*self[:6], self.scale)
 
-    @property
-    def n_column(self) -> int:
-        tables = (self.key_table, self.value_table)
-        return max(0 if x is None else x.shape[-2] for x in tables) + self.has_unlabelled
+def n_column(inputs: passes.Inputs, options: Options) -> int:
+    tables = (inputs.key_table, inputs.value_table)
+    return max(0 if x is None else x.shape[-2] for x in tables) + options.has_unlabelled
 
-    def layout(self) -> LabelColumns:
-        column = self.labels.long()
-        if self.has_unlabelled:
-            column = column.masked_fill(column < 0, self.n_column - 1)
-        return LabelColumns(column.expand(*self.query.shape[:3], -1), self.n_column)
 
-    def relations(self) -> EdgeLabels:
-        labels = passes.ordered(self.labels, self.heads_first)[:, 0]
-        return EdgeLabels(labels, n_labels=self.n_column)
+def layout(inputs: passes.Inputs, options: Options) -> LabelColumns:
+    column, count = options.labels.long(), n_column(inputs, options)
+    if options.has_unlabelled:
+        column = column.masked_fill(column < 0, count - 1)
+    return LabelColumns(column.expand(*inputs.query.shape[:3], -1), count)
+
+
+def _composite(inputs: passes.Inputs, options: Options) -> Tensor:
+    labels = passes.ordered(options.labels, options.heads_first)[:, 0]
+    relations = EdgeLabels(labels, n_labels=n_column(inputs, options))
+    return passes.composite_forward(inputs, options.scale, relations, options.heads_first)
 
 
 _chunked_gather = Operator(
     "chunked_gather_v1",
-    Arguments,
-    forward=lambda a: passes.forward(a.inputs, a.layout()),
-    backward=lambda a, *results: passes.backward(a.inputs, a.layout(), *results),
-    fake=lambda a: passes.empty_results(a.query, a.key.shape[2], a.n_column),
-    composite=lambda a: passes.composite_forward(a.inputs, a.relations(), a.heads_first),
+    *(passes.Inputs, Options),
+    forward=lambda x, a: passes.forward(x, layout(x, a), a.scale),
+    backward=lambda x, a, *results: passes.backward(x, layout(x, a), a.scale, *results),
+    fake=lambda x, a: passes.empty_results(x.query, x.key.shape[2], n_column(x, a), margin=0),
+    composite=_composite,
     n_results=3,
 )
 

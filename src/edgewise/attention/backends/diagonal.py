@@ -45,11 +45,9 @@ def run(inputs: AttentionInputs) -> Queries:
     relations, heads_first = inputs.relations, inputs.tables_per_head
     assert isinstance(relations, RelativePositions)
     k = relations.max_distance
-    arguments = Arguments(
-        *passes.arrange(inputs, heads_first)[:6],
-        *(k, inputs.causal, inputs.scale, can_subtract_first(inputs, k)),
-    )
-    return passes.ordered(_diagonal(arguments).to(inputs.query.dtype), heads_first)
+    options = Options(k, inputs.causal, inputs.scale, can_subtract_first(inputs, k))
+    output = _diagonal(passes.arrange(inputs, heads_first), options)
+    return passes.ordered(output.to(inputs.query.dtype), heads_first)
 
 
 def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
@@ -76,7 +74,7 @@ class Diagonals(passes.Layout):
     def __init__(
         self, n: int, max_distance: int, causal: bool, subtracts_first: bool, dtype: torch.dtype
     ) -> None:
-        reach, self.n_column = extent(n, max_distance, causal, subtracts_first)
+        self.n_column, reach = extent(n, max_distance, causal, subtracts_first)
         self.n, self.margin, self.subtracts_first = n, reach, subtracts_first
         self.lowest = subtracts_first - reach  # the distance of the first column
         position = torch.arange(n, device="cpu")
@@ -133,65 +131,57 @@ class Diagonals(passes.Layout):
 
 
 def extent(n: int, max_distance: int, causal: bool, subtracts_first: bool) -> tuple[int, int]:
-    """Return the longest distance that is not clipped, and the number of columns."""
+    """Return the number of columns, and the longest distance that is not clipped."""
     reach = torch.sym_min(max_distance, n - 1)
-    return reach, (reach + 1 if causal else 2 * reach + 1) - subtracts_first
+    return (reach + 1 if causal else 2 * reach + 1) - subtracts_first, reach
 
 
 _CACHE: dict[tuple[int, int, bool, bool, torch.dtype], Diagonals] = {}
 
 
-class Arguments(NamedTuple):
-    """The arguments of the operator: those of `label_passes.Inputs`, and of `Diagonals`."""
+class Options(NamedTuple):
+    """The arguments of the operator, in addition to `label_passes.Inputs`."""
 
-    query: passes.Outer
-    key: passes.Outer
-    value: passes.Outer
-    key_table: Table | None
-    value_table: Table | None
-    allowed: passes.OuterMask | None
     max_distance: int
     causal: bool
     scale: float
     subtracts_first: bool
 
-    @property
-    def inputs(self) -> passes.Inputs:
-        return passes.Inputs(*self[:6], self.scale)
 
-    def layout(self) -> Diagonals:
-        """Return the layout for these sizes, from a cache for short sequences."""
-        n = self.query.shape[2]
-        reach = min(self.max_distance, n - 1)
-        key = (n, reach, self.causal, self.subtracts_first, self.query.dtype)
-        if key in _CACHE:
-            return _CACHE[key]
-        made = Diagonals(*key)
-        # Under a dispatch mode these may be other than plain tensors, of no use to others.
-        if n <= CACHED_LENGTH and type(made.in_band) is Tensor:
-            if len(_CACHE) >= 64:
-                del _CACHE[next(iter(_CACHE))]
-            _CACHE[key] = made
-        return made
+def layout(inputs: passes.Inputs, options: Options) -> Diagonals:
+    """Return the layout for these sizes, from a cache for short sequences."""
+    (k, causal, _, subtracts_first), n = options, inputs.query.shape[2]
+    key = (n, min(k, n - 1), causal, subtracts_first, inputs.query.dtype)
+    if key in _CACHE:
+        return _CACHE[key]
+    made = Diagonals(*key)
+    # Under a dispatch mode these may be other than plain tensors, of no use to others.
+    if n <= CACHED_LENGTH and type(made.in_band) is Tensor:
+        if len(_CACHE) >= 64:
+            del _CACHE[next(iter(_CACHE))]
+        _CACHE[key] = made
+    return made
 
-    def empty_results(self) -> tuple[Tensor, ...]:
-        n = self.query.shape[2]
-        reach, n_column = extent(n, self.max_distance, self.causal, self.subtracts_first)
-        return passes.empty_results(self.query, n, n_column, margin=reach)
 
-    def composite(self) -> Tensor:
-        heads_first = any(x is not None and x.dim() == 3 for x in self[3:5])
-        relations = RelativePositions(self.max_distance)
-        return passes.composite_forward(self.inputs, relations, heads_first)
+def _fake(inputs: passes.Inputs, options: Options) -> tuple[Tensor, ...]:
+    (k, causal, _, subtracts_first), n = options, inputs.query.shape[2]
+    n_column, reach = extent(n, k, causal, subtracts_first)
+    return passes.empty_results(inputs.query, n, n_column, margin=reach)
+
+
+def _composite(inputs: passes.Inputs, options: Options) -> Tensor:
+    heads_first = any(table is not None and table.dim() == 3 for table in inputs[3:5])
+    relations = RelativePositions(options.max_distance)
+    return passes.composite_forward(inputs, options.scale, relations, heads_first)
 
 
 _diagonal = Operator(
     "diagonal_v1",
-    Arguments,
-    forward=lambda a: passes.forward(a.inputs, a.layout()),
-    backward=lambda a, *results: passes.backward(a.inputs, a.layout(), *results),
-    fake=Arguments.empty_results,
-    composite=Arguments.composite,
+    *(passes.Inputs, Options),
+    forward=lambda x, a: passes.forward(x, layout(x, a), a.scale),
+    backward=lambda x, a, *results: passes.backward(x, layout(x, a), a.scale, *results),
+    fake=_fake,
+    composite=_composite,
     n_results=3,
 )
 
