@@ -18,14 +18,9 @@ from torch import Tensor
 
 from edgewise.attention import private
 from edgewise.attention.backends.blockwise.partition import Part, Tail, divide
-from edgewise.attention.backends.blockwise.window import (
-    Arguments,
-    GroupTable,
-    WindowView,
-    window_views,
-)
+from edgewise.attention.backends.blockwise.window import Arguments, WindowView, window_views
 from edgewise.attention.private import LogSumExp, PartialAttention
-from edgewise.attention.shapes import Queries, Table
+from edgewise.attention.shapes import Queries
 
 # Edges of a tail for which a mask that differs between queries is converted at a time.
 MASK_EDGES = 2**20
@@ -130,18 +125,13 @@ def backward(a: Arguments, grad: Queries, *results: Tensor) -> tuple[Tensor, ...
     tails_backward(inputs, tails, grad, sides[0], grads)
     for view in window_views(inputs, windows):
         window_backward(view, grad, sides, grads)
-    tables = zip(a[3:5], grads[3:5], strict=True)
-    return *grads[:3], *(table_gradient(inputs, table, grouped) for table, grouped in tables)
-
-
-def table_gradient(inputs: Arguments, table: Table | None, grad: GroupTable | None) -> Tensor:
-    """Return the gradient of a table from that for each group; empty without a table."""
-    if table is None or grad is None:
-        return inputs.query.new_empty(0)
-    per_head = inputs.ungrouped(grad).sum(0)
-    result = torch.zeros_like(table)
-    result[..., : inputs.n_column, :] = per_head if table.dim() == 3 else per_head.sum(0)
-    return result
+    grad_tables = [grad.new_empty(0) if x is None else torch.zeros_like(x) for x in a[3:5]]
+    for grad_table, grouped in zip(grad_tables, grads[3:5], strict=True):
+        if grouped is not None:
+            per_head = inputs.ungrouped(grouped).sum(0)
+            total = per_head if grad_table.dim() == 3 else per_head.sum(0)
+            grad_table[..., : inputs.n_column, :] = total
+    return *grads[:3], *grad_tables
 
 
 def tails_backward(
