@@ -233,9 +233,10 @@ def check_inputs(inputs: AttentionInputs) -> None:
         table = getattr(inputs, name)
         if table is None:
             continue
-        if relations is None:
+        if relations is None or not relations.has_labels:
+            given = relations and type(relations).__name__
             raise ArgumentError(
-                f"{name} needs relations that label the edges; got relations=None "
+                f"{name} needs relations that label the edges; got relations={given} "
                 "(RelativePositions(max_distance), or leave the table out)"
             )
         relations.check_table(name, table, query)

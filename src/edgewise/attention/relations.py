@@ -75,10 +75,8 @@ class Relation:
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], context: Any) -> Any:
         """Return a relation with these attributes, without checking them again."""
-        relation = object.__new__(cls)
-        names, rest = context
-        for name, value in (*zip(names, leaves, strict=True), *rest):
-            object.__setattr__(relation, name, value)
+        relation, (names, rest) = object.__new__(cls), context
+        vars(relation).update((*zip(names, leaves, strict=True), *rest))
         return relation
 
 
@@ -261,12 +259,6 @@ class EdgeVectors(Relation):
         for name, vectors in self._given():
             check.shape(name, vectors, expected, *shapes)
             check.like_query(name, vectors, query)
-
-    def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
-        raise ArgumentError(
-            f"{name} needs relations that label the edges; got relations=EdgeVectors, which has "
-            "the vectors itself (leave the table out)"
-        )
 
     def _given(self) -> list[tuple[str, Vectors]]:
         given = (("edge_key", self.edge_key), ("edge_value", self.edge_value))
