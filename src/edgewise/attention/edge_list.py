@@ -76,8 +76,7 @@ class EdgeList(Relation):
         # Edges without a label come last, as their row of the tables does.
         last_label = labels.masked_fill(labels < 0, torch.iinfo(torch.int64).max)
         found |= {"by_key": keys.argsort(stable=True), "by_label": last_label.argsort(stable=True)}
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(found)  # it is frozen
 
     @property
     def edges(self) -> Edges:
@@ -131,10 +130,8 @@ class EdgeList(Relation):
             return self.n_nodes
         if self.min_queries is not None and self.min_keys is not None:
             return max(self.min_queries, self.min_keys)
-        raise ArgumentError(
-            f"union needs n_nodes of graphs on {self.labels.device}, where indices are not read; "
-            "got EdgeList(…, n_nodes=None)"
-        )
+        device = self.labels.device
+        raise ArgumentError(f"union needs n_nodes on {device}; got EdgeList(…, n_nodes=None)")
 
 
 def _check_values(indices: dict[str, Tensor], n_nodes: int | None) -> list[int]:

@@ -126,6 +126,10 @@ class RelationAttention(nn.Module):
         if relations is None:
             # Without tables the relation only positions the queries.
             relations = RelativePositions(self.max_distance or 0, query_offset=offset)
+        compatibility = None
+        if self.compatibility is not None:
+            fields = {x: getattr(self, x).to(query.dtype) for x in self._compatibility_shapes()}
+            compatibility = self.compatibility(**fields)
         output = relation_attention(
             *(query, key, value, relations),
             key_table=self._table(self.key_table, query),
@@ -133,7 +137,7 @@ class RelationAttention(nn.Module):
             mask=mask,
             causal=causal,
             dropout=self.dropout if self.training else 0.0,
-            compatibility=self._compatibility(query),
+            compatibility=compatibility,
             method=self.method,
         )
         return self.merge(output)
@@ -222,12 +226,6 @@ class RelationAttention(nn.Module):
 
     def _compatibility_shapes(self) -> dict[str, tuple[int, ...]]:
         return (self.compatibility or DotProduct).parameter_shapes(self.heads, self.d_head)
-
-    def _compatibility(self, query: Tensor) -> Compatibility | None:
-        if self.compatibility is None:
-            return None
-        names = self._compatibility_shapes()
-        return self.compatibility(**{name: getattr(self, name).to(query.dtype) for name in names})
 
     def _table(self, table: Tensor | None, query: Tensor) -> Tensor | None:
         """Return a table in the dtype of the projections, which autocast may lower."""
