@@ -69,8 +69,7 @@ class AttentionState:
 
         For beam search, or to drop sequences.
         """
-        dtypes = (torch.int32, torch.int64)
-        check.tensor("index", index, "an int tensor [new_batch]", dtypes, 1)
+        check.tensor("index", index, "an int tensor [new_batch]", (torch.int32, torch.int64), 1)
         least, most = map(int, index.aminmax()) if index.numel() else (0, -1)
         if least < 0 or most >= self.batch:
             raise ArgumentError(

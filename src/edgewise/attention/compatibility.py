@@ -75,8 +75,7 @@ class Additive(Compatibility):
     u: Float[Tensor, "*head d_head"]
 
     def __post_init__(self) -> None:
-        expected = "a floating-point tensor [d_head] or [head, d_head]"
-        check.tensor("u", self.u, expected, check.FLOATS, 1, 2)
+        check.tensor("u", self.u, "a float tensor [d_head] or [head, d_head]", check.FLOATS, 1, 2)
 
     @classmethod
     def parameter_shapes(cls, heads: int, d_head: int) -> dict[str, tuple[int, ...]]:
@@ -93,8 +92,7 @@ class Additive(Compatibility):
 
     def check(self, query: Tensor) -> None:
         _, heads, _, d_head = query.shape
-        expected = "{} or, with a vector per head, {}"
-        check.shape("u", self.u, expected, (d_head,), (heads, d_head))
+        check.shape("u", self.u, "{} or, with one per head, {}", (d_head,), (heads, d_head))
         check.like_query("u", self.u, query)
 
 

@@ -151,8 +151,7 @@ def normalise(
         expected = "RelativePositions, EdgeLabels, EdgeList, EdgeVectors or None"
         check.type_of("relations", relations, expected, Relation)
     if compatibility is not None:
-        expected = "Additive(u), Gated() or None"
-        check.type_of("compatibility", compatibility, expected, Compatibility)
+        check.type_of("compatibility", compatibility, "Additive(u), Gated() or None", Compatibility)
     mask = check_mask(mask, query, key.shape[2])
     inputs = AttentionInputs(
         *(query, key, value, relations, key_table, value_table, mask, causal, dropout),
@@ -229,8 +228,7 @@ def check_inputs(inputs: AttentionInputs) -> None:
     inputs.compatibility.check(query)
     if relations is not None:
         relations.check(query, key)
-    for name in ("key_table", "value_table"):
-        table = getattr(inputs, name)
+    for name, table in (("key_table", inputs.key_table), ("value_table", inputs.value_table)):
         if table is None:
             continue
         if relations is None or not relations.has_labels:

@@ -116,8 +116,7 @@ class RelationAttention(nn.Module):
         offset = 0 if state is None else state.length
         n_key = offset + x.shape[1]
         if isinstance(mask, Tensor) and mask.dim() == 2:
-            expected = "[batch, n_key], here {}, or 4-D"
-            check.shape("mask", mask, expected, (x.shape[0], n_key))
+            check.shape("mask", mask, "[batch, n_key], here {}, or 4-D", (x.shape[0], n_key))
             mask = mask[:, None, None, :]
         mask = check_mask(mask, query, n_key)  # before the state is changed
         if state is not None:

@@ -125,8 +125,7 @@ class Operator:
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         results = output if self.n_results > 1 else (output,)
         self.save(ctx, inputs, results)
-        if self.n_results > 1:
-            ctx.mark_non_differentiable(*results[1:])
+        ctx.mark_non_differentiable(*results[1:])
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], results: Results) -> None:
         """Save what the backward pass needs."""

@@ -38,9 +38,9 @@ def attention_parts(
     `relation_attention`, without `EdgeList`, which has no such matrix.
     """
     if isinstance(relations, Relation) and not relations.is_dense:
+        given = f"relations={type(relations).__name__} (use EdgeLabels and a mask instead)"
         raise ArgumentError(
-            "attention_parts needs an edge between all queries and keys; "
-            f"got relations={type(relations).__name__} (use EdgeLabels and a mask instead)"
+            f"attention_parts needs edges from all queries to all keys; got {given}"
         )
     inputs = normalise(
         *(query, key, key, relations), key_table=key_table, mask=mask, causal=causal, scale=scale

@@ -33,9 +33,8 @@ def supports(inputs: AttentionInputs) -> str | None:
 
 def cost(inputs: AttentionInputs) -> float:
     causal, n_key = inputs.causal, inputs.n_key
-    if not base.at_least(n_key, FASTER_THAN_GATHER[causal]):
-        return 3.0
-    if not base.at_least(inputs.n_query, MIN_QUERIES):
+    is_long = base.at_least(n_key, FASTER_THAN_GATHER[causal])
+    if not is_long or not base.at_least(inputs.n_query, MIN_QUERIES):
         return 3.0
     return 0.5 if base.at_least(n_key, FASTER_THAN_DIAGONAL[causal]) else 1.25
 
