@@ -114,6 +114,26 @@ def test_a_key_does_not_influence_the_weights_of_queries_that_may_not_attend_it(
     assert output[:, :, n // 2 :].isnan().all()
 
 
+@pytest.mark.parametrize("method", ["reference", *METHODS])
+@pytest.mark.parametrize("n", [9, 40, 300])
+@pytest.mark.parametrize("relations", [RelativePositions(2), None])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_query_that_may_attend_nothing_gives_zeros_even_if_it_is_nan(
+    method: str, n: int, relations: RelativePositions | None, causal: bool
+) -> None:
+    mask = torch.ones(n, n, dtype=torch.bool)
+    mask[7] = False
+    inputs = Inputs(1, 2, n, n, 4, relations, mask=mask, causal=causal)
+    expected = run(inputs, method)["output"]
+    inputs.tensors["query"] = inputs.tensors["query"].clone()
+    inputs.tensors["query"][:, :, [3, 7]] = torch.nan
+    output = run(inputs, method)["output"]
+    assert not output[:, :, 7].any()
+    assert output[:, :, 3].isnan().all()
+    others = [i for i in range(n) if i not in (3, 7)]
+    torch.testing.assert_close(output[:, :, others], expected[:, :, others])
+
+
 # Precision
 
 

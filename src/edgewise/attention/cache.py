@@ -73,7 +73,7 @@ class AttentionState:
         least, most = map(int, index.aminmax()) if index.numel() else (0, -1)
         if least < 0 or most >= self.batch:
             raise ArgumentError(
-                f"index must be of sentences 0 to {self.batch - 1}; got {least} to {most}"
+                f"index must be of sequences 0 to {self.batch - 1}; got {least} to {most}"
             )
         index = index.to(self._buffer.device)
         if self._history is not None:
@@ -84,7 +84,7 @@ class AttentionState:
         if key.shape[0] != self.batch:
             raise ArgumentError(
                 f"x must have the state's batch, {self.batch}; got {key.shape[0]} "
-                "(state.reorder selects sentences)"
+                "(state.reorder selects sequences)"
             )
         if key.dtype != self._buffer.dtype or key.device != self._buffer.device:
             if self.length > 0:

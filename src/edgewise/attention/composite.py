@@ -5,8 +5,6 @@ one of n_label products of q_i, gathered by the label of the edge, and the value
 scatter-added by label, times the table. With a vector for every edge (`EdgeVectors`) it is the
 paper's split: the products of a query's edges with all items and heads that share them are one
 matrix product. Nothing is broadcast to [batch, head, n_query, n_key, d_head].
-
-Autograd, torch.compile and torch.func differentiate all of it.
 """
 
 import math

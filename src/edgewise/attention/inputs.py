@@ -59,7 +59,7 @@ class AttentionInputs:
 
     @property
     def first_position(self) -> int | None:
-        """Return the position of the first query; None: it is not the same in all sentences."""
+        """Return the position of the first query; None: it differs between sequences."""
         if isinstance(self.relations, RelativePositions):
             offset = self.relations.query_offset
             return None if isinstance(offset, Tensor) else offset
@@ -255,7 +255,7 @@ def check_inputs(inputs: AttentionInputs) -> None:
 
 
 def check_mask(mask: Tensor | None, query: Queries, n_key: int) -> Mask | None:
-    """Return a mask as 4-D; [n_query, n_key] is shared by all sentences and heads."""
+    """Return a mask as 4-D; [n_query, n_key] is shared by all sequences and heads."""
     if mask is None:
         return None
     expected = "a bool tensor, True where a query may attend (of 0 and -inf, pass mask == 0)"

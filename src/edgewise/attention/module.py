@@ -24,8 +24,8 @@ class RelationAttention(nn.Module):
 
     d_model, heads, d_head: d_head is d_model / heads by default.
     max_distance: the clipping distance k of relative positions.
-    n_labels: number of edge labels of graphs, which are given at each call. With neither, attention
-        is plain.
+    n_labels: number of edge labels of graphs, which are given at each call. Without n_labels and
+        max_distance there are no tables: attention is plain, or by `EdgeVectors` or `EdgeList`.
     on_keys, on_values: whether the edge vectors a^K and a^V are used.
     per_head: a table per head instead of one for all heads.
     dropout: probability of dropping an attention weight, in training.
@@ -67,14 +67,15 @@ class RelationAttention(nn.Module):
         self.output = nn.Linear(inner, d_model, bias=bias)
         if max_distance is not None:
             n_labels = RelativePositions(max_distance).n_labels
-        shape = (*[heads] * per_head, n_labels or 0, self.d_head)
+        sizes = (n_labels or 0, self.d_head)
+        shape = (heads, *sizes) if per_head else sizes
         self.key_table, self.value_table = (
             nn.Parameter(torch.empty(shape)) if is_used and n_labels is not None else None
             for is_used in (on_keys, on_values)
         )
-        self.u: nn.Parameter | None = None  # of Additive
+        self.register_parameter("u", None)  # of Additive
         for name, size in self._compatibility_shapes().items():
-            setattr(self, name, nn.Parameter(torch.empty(size)))
+            self.register_parameter(name, nn.Parameter(torch.empty(size)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -201,7 +202,7 @@ class RelationAttention(nn.Module):
             expected = "EdgeLabels, EdgeList, EdgeVectors or None"
             check.type_of("relations", relations, expected, Relation)
         if state is not None and (relations is not None or self.n_labels is not None):
-            raise ArgumentError("a state is of a sequence; a graph is given whole: leave one out")
+            raise ArgumentError("state takes no relations and no n_labels (call without state)")
         has_labels = relations is not None and relations.has_labels
         if self.n_labels is not None:
             fits = has_labels and not isinstance(relations, RelativePositions)

@@ -34,8 +34,8 @@ def attention_parts(
     """Return content logits, relation logits and weights of every edge.
 
     content + relation are the logits; the weights are their softmax over the edges that may be
-    attended, zeros for a query with nothing to attend. The arguments are those of
-    `relation_attention`, without `EdgeList`, which has no such matrix.
+    attended, zeros for a query with nothing to attend. The compatibility is the dot product.
+    Arguments are as in `relation_attention`; `EdgeList` is not supported, as it has no such matrix.
     """
     if isinstance(relations, Relation) and not relations.is_dense:
         given = f"relations={type(relations).__name__} (use EdgeLabels and a mask instead)"

@@ -100,7 +100,7 @@ class RelativePositions(Relation):
 
     max_distance: the clipping distance k; 0 is one label for all edges.
     query_offset: query row i is at position i + query_offset, key column j at position j. An int,
-        or an int64 tensor with one offset per sentence of the batch.
+        or an int64 tensor with one offset per sequence of the batch.
 
     >>> RelativePositions(max_distance=1).labels(2, 3).tolist()
     [[1, 2, 2], [0, 1, 2]]
@@ -144,7 +144,7 @@ class RelativePositions(Relation):
 
     def check(self, query: Tensor, key: Tensor) -> None:
         if isinstance(self.query_offset, Tensor):
-            expected = "one offset per sentence, {}"
+            expected = "one offset per sequence, {}"
             check.shape("query_offset", self.query_offset, expected, (query.shape[0],))
 
     def check_table(self, name: str, table: Tensor, query: Tensor) -> None:
@@ -196,7 +196,7 @@ class EdgeLabels(Relation):
 
     @classmethod
     def over(cls, positions: RelativePositions, labels: Labels) -> "EdgeLabels":
-        """Return a graph over a sequence: edges without a label are labelled by their distance.
+        """Return labels in which edges without one, -1, are labelled by their clipped distance.
 
         The first 2k + 1 rows of a table are the distances, followed by the labels of the graph.
 

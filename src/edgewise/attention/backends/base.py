@@ -15,9 +15,8 @@ class Backend:
     """One way to compute attention.
 
     name: for `method=`.
-    supports: return why the backend cannot run these inputs ("has no dropout; got dropout=0.1"),
-        or None if it can.
-    cost: return the estimated time relative to `diagonal` (1.0); `auto` selects the lowest.
+    supports: return why it cannot run these inputs ("has no dropout; got dropout=0.1"), or None.
+    cost: return a relative cost; `auto` selects the lowest among those that support the inputs.
     run: return the output [batch, head, n_query, d_head].
     """
 
@@ -35,9 +34,9 @@ def why_not_dot_product(
     dropout: whether the backend has dropout of attention weights.
     """
     if not inputs.is_dot_product:
-        return f"computes the dot product; got compatibility={named(inputs.compatibility)}"
+        return f"supports only the dot product; got compatibility={named(inputs.compatibility)}"
     if cpu_only and inputs.query.device.type != "cpu":
-        return f"runs on CPUs; got {inputs.query.device}"
+        return f"supports only CPUs; got {inputs.query.device}"
     if not dropout and inputs.dropout > 0:
         return f"has no dropout of attention weights; got dropout={inputs.dropout}"
     return None

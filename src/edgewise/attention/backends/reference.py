@@ -1,7 +1,7 @@
 """The definition: equations 3 and 4 of the paper as written. Slow and obvious.
 
 Every other backend is tested against this one. It holds a vector for every edge of every head and
-sentence, so it is for small sizes; it consists of differentiable operators only, so it has
+sequence, so it is for small sizes; it consists of differentiable operators only, so it has
 derivatives of any order and works under every transformation of PyTorch.
 """
 

@@ -66,11 +66,11 @@ def plain(inputs: AttentionInputs) -> Queries:
         is_causal=is_square,
         scale=inputs.scale,
     )
-    if allowed is not None and not is_square:
-        output = output.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     if not base.at_least(n_key, private.VECTOR):
         # PyTorch's kernel gives zeros for some rows of NaN, which would hide an error.
         output = output.masked_fill(query.isnan().any(-1, keepdim=True), math.nan)
+    if allowed is not None and not is_square:
+        output = output.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     return output
 
 

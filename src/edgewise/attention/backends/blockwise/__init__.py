@@ -24,7 +24,7 @@ def supports(inputs: AttentionInputs) -> str | None:
     if reason is not None:
         return reason
     if inputs.first_position is None:
-        return "takes one query_offset for all sentences; got one for each"
+        return "needs one query_offset for all sequences; got one for each"
     if not private.has_flash(inputs.query.device):
         device = inputs.query.device.type
         return f"needs fused attention; PyTorch {torch.__version__} does not have it for {device}"

@@ -74,8 +74,9 @@ def forward(a: Arguments) -> tuple[Tensor, ...]:
     for tail in tails:
         tensors = tail.rows(inputs.query), tail.keys(inputs.key), tail.keys(inputs.value)
         output, logsumexp = private.flash(tensors, tail.edges(inputs.mask), inputs.scale)
-        if shifts is not None:
-            logsumexp = logsumexp + tail.rows(shifts[tail.label])
+        if shifts is not None:  # the term of a query that may attend nothing may be NaN
+            shifted = logsumexp + tail.rows(shifts[tail.label])
+            logsumexp = shifted.where(logsumexp != -math.inf, -math.inf)
         # Merged with the tails so far. A query that may attend neither has -inf in all three
         # log-sum-exps; its output is zero already.
         result, result_logsumexp = (tail.rows(x) for x in sides[tail.label])
@@ -93,10 +94,11 @@ def window_forward(view: WindowView, sides: list[PartialAttention]) -> None:
     """Compute a window and merge it with the tails of its queries into the result, in place."""
     tails = [(view.rows(output), view.rows(logsumexp)[..., None]) for output, logsumexp in sides]
     logits = view.logits()
-    # The fused kernel and masked edges can lose the NaN of a query: add it here.
-    peak = logits.amax(-1, keepdim=True) + view.query.amin(-1, keepdim=True) * 0
+    peak = logits.amax(-1, keepdim=True)
     for _, logsumexp in tails:
         peak = torch.maximum(peak, logsumexp)
+    # The fused kernel can lose the NaN of a query: add it here, unless all edges are masked.
+    peak += (view.query.amin(-1, keepdim=True) * 0).where(peak > -math.inf, 0.0)
     peak.clamp_(min=torch.finfo(peak.dtype).min)
     weights = logits.sub_(peak).exp_()
     total = weights.sum(-1, keepdim=True)

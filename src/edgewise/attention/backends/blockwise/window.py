@@ -21,7 +21,7 @@ from edgewise.attention.shapes import Keys, Mask, Queries, Table
 # Queries of a window, by whether it is causal: measured with benchmarks/bench_attention.py --bar.
 BLOCKS = {False: 256, True: 128}
 
-# A group is one head of one sentence.
+# A group is one head of one sequence.
 GroupTable = Float[Tensor, "group n_column d_head"]
 Rows = Float[Tensor, "group block d_head"]
 Columns = Float[Tensor, "group width d_head"]
