@@ -107,7 +107,7 @@ def n_pieces(rows: int) -> int:
 
 def by_piece(x: Tensor, tables: PieceTables) -> Float[Tensor, "pieces rows d"]:
     """Return [group, n_query, d] with the rows of each piece, to multiply with its table."""
-    return x.view(len(tables), -1, x.shape[-1])
+    return x.view(tables.shape[0], -1, x.shape[-1])
 
 
 def ordered(x: Tensor, heads_first: bool) -> Tensor:
