@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from forked_cells import fork_cells, plan
 from messages import assert_mentions, error_lines
-from selection import long_except
 from tiny_model import PROGRAM
 from waiting import PATIENCE, wait_until
 
@@ -287,9 +286,8 @@ def test_an_out_that_cannot_be_is_told_before_the_work(
     assert "is finished" not in said
 
 
-@pytest.mark.parametrize(
-    "number", long_except([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-)
+@pytest.mark.long  # tests/system/test_reproduce_command.py stops cells of the same workers
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_after_any_end_no_process_is_left_and_the_same_command_continues(
     number: signal.Signals, data: Path, forked_cells: None, tmp_path: Path
 ) -> None:

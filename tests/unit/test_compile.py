@@ -106,7 +106,7 @@ def test_compiled_dropout_drops(backend: str) -> None:
         assert not torch.equal(value, second[name]), name
 
 
-@pytest.mark.parametrize("n", [9, 260])
+@pytest.mark.parametrize("n", [9, pytest.param(260, marks=pytest.mark.long)])
 def test_a_compiled_layer_equals_eager(n: int) -> None:
     torch.manual_seed(0)
     layer = RelationAttention(12, 3, max_distance=2).double()
