@@ -44,8 +44,7 @@ def relation_attention(
         docs/attention.md.
 
     A query with nothing to attend gives zeros. Keys and values that no query may attend do not
-    influence the result, even if they are NaN or infinite. Under autocast the inputs are cast, as
-    those of PyTorch's own attention are.
+    influence the result, even if NaN or infinite. Under autocast, inputs are cast as by PyTorch's.
     """
     inputs = normalise(
         *(query, key, value, relations, key_table, value_table),

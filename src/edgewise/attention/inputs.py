@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,8 +69,7 @@ class AttentionInputs:
         tables = (self.key_table, self.value_table)
         return any(table is not None and table.dim() == 3 for table in tables)
 
-    def replace(self, **changes: Any) -> "AttentionInputs":
-        return dataclasses.replace(self, **changes)
+    replace = dataclasses.replace
 
     def map_floats(self, function: Callable[[Tensor], Tensor]) -> "AttentionInputs":
         """Return the inputs with each floating-point tensor replaced by `function` of it."""

@@ -43,12 +43,15 @@ class Layout:
     """
 
     n_column: int
-    subtracts_first: bool
     margin: int  # entries that `collect` may read before and after the matrix
 
     def columns(self, table: Table) -> Columns:
-        """Return the vector of every column, less the first row if that is subtracted."""
+        """Return the vector of every column, less `first_row`."""
         raise NotImplementedError
+
+    def first_row(self, table: Table) -> Table | None:
+        """Return the row that is subtracted from all others; None: there is none."""
+        return None
 
     def table_gradient(self, table: Table, grad_columns: Columns, grad_first: Tensor) -> Table:
         """Return the gradient of a table from that of `columns`; grad_first: of what is added."""
@@ -155,9 +158,7 @@ def forward(inputs: Inputs, layout: Layout, scale: float) -> tuple[Tensor, ...]:
     empty = None if allowed is None else ~allowed.any(-1, keepdim=True)
     has_empty = empty is not None and bool(empty.any())
     key_columns, value_columns = inputs.columns(layout, scale)
-    first_row = None
-    if value_table is not None and layout.subtracts_first:
-        first_row = value_table[..., :1, :]
+    first_row = None if value_table is None else layout.first_row(value_table)
     for part in inputs.parts():
         q, k, v, z, w, sums = (x[part].flatten(0, 1) for x in (query, key, value, *results))
         keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
@@ -194,6 +195,7 @@ def backward(
     grad_keys: list[PieceTables] = []
     grad_values: list[PieceTables] = []
     grad_firsts: list[Tensor] = []
+    has_first = value_table is not None and layout.first_row(value_table) is not None
     tensors = (query, key, value, grad.contiguous(), *grads, weights, by_label)
     grad_w = sums = query.new_empty(0)
     for part in inputs.parts():
@@ -208,8 +210,7 @@ def backward(
             grad_values.append(torch.bmm(by_piece(w_sums, values).mT, rows))
         grad_w.baddbmm_(g, v.mT, beta=0 if values is None else 1)
         torch.bmm(w.mT, g, out=grad_v)
-        if values is not None and layout.subtracts_first:
-            # The first row is added to all values.
+        if values is not None and has_first:  # the first row is added to all values
             grad_firsts.append(by_piece(grad_v, values).sum(1))
         private.softmax_backward_(grad_w, w)
         if keys is not None:

@@ -38,10 +38,8 @@ def attention_parts(
     Arguments are as in `relation_attention`; `EdgeList` is not supported, as it has no such matrix.
     """
     if isinstance(relations, Relation) and not relations.is_dense:
-        given = f"relations={type(relations).__name__} (use EdgeLabels and a mask instead)"
-        raise ArgumentError(
-            f"attention_parts needs edges from all queries to all keys; got {given}"
-        )
+        kind = type(relations).__name__
+        raise ArgumentError(f"attention_parts does not support {kind} (use EdgeLabels and a mask)")
     inputs = normalise(
         *(query, key, key, relations), key_table=key_table, mask=mask, causal=causal, scale=scale
     )

@@ -45,7 +45,7 @@ def run(inputs: AttentionInputs) -> Queries:
 class LabelColumns(passes.Layout):
     """The column of every edge."""
 
-    margin, subtracts_first = 0, False
+    margin = 0
 
     def __init__(self, column: Int64[Tensor, "outer inner n_query n_key"], n_column: int) -> None:
         self.column, self.n_column = column, n_column

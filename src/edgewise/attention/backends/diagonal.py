@@ -6,10 +6,10 @@ stride n_column - 1, which places them on diagonals; `collect` reads the weights
 n + 1, which sums them by label. Entries of a neighbouring row are cleared by a bitwise AND, because
 a product with zero would keep NaN.
 
-Edges beyond the clipping distance are two triangles, each with one label. If the first row is
-subtracted from the tables, the left triangle needs nothing. That loses precision if the row is
-larger than the others; then tables are used as they are. Under causal masking the labels of later
-keys are not computed.
+Edges beyond the clipping distance are two triangles, each with one label. If the first row, that of
+the lowest distance, is subtracted from the tables, the left triangle needs nothing, and the number
+of columns is even. That loses precision if the row is larger than the others; then tables are used
+as they are. Under causal masking the labels of later keys are not computed.
 """
 
 import math
@@ -51,18 +51,20 @@ def run(inputs: AttentionInputs) -> Queries:
 
 
 def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
-    """Return whether to subtract the first row of the tables.
+    """Return whether to subtract the row of the lowest distance from the tables.
 
-    The left triangle must have edges, and no table a first row more than twice as large as the
-    others. False where values cannot be read, as inside torch.compile.
+    It must not be more than twice as large as the others. False where values cannot be read, as
+    inside torch.compile, and in short causal sequences, for which it is 5 to 17 % slower.
     """
-    if not can_read_values(inputs.query) or inputs.n_query <= max_distance + 1:
+    least = max_distance if inputs.causal else 1
+    if not can_read_values(inputs.query) or inputs.n_query <= least:
         return False
+    lowest = max(0, max_distance - inputs.n_query + 1)
     for table in (inputs.key_table, inputs.value_table):
         if table is not None:
             others = (-1,) if table.dim() == 2 else (0, -1)
-            first, *rest = torch.linalg.vector_norm(table.detach(), math.inf, others).tolist()
-            if first > 2 * max(rest):
+            norms = torch.linalg.vector_norm(table.detach(), math.inf, others).tolist()
+            if norms[lowest] > 2 * max(norms[lowest + 1 :]):
                 return False
     return True
 
@@ -92,16 +94,20 @@ class Diagonals(passes.Layout):
         self.right = None if causal or self.size == 0 else square.triu()
 
     def columns(self, table: Table) -> passes.Columns:
-        rows = self._rows(table)
-        return rows - table[..., :1, :] if self.subtracts_first else rows
+        rows, first = self._rows(table), self.first_row(table)
+        return rows if first is None else rows - first
+
+    def first_row(self, table: Table) -> Table | None:
+        start = table.shape[-2] // 2 - self.margin
+        return table.narrow(-2, start, 1) if self.subtracts_first else None
 
     def table_gradient(
         self, table: Table, grad_columns: passes.Columns, grad_first: Tensor
     ) -> Table:
         result = torch.zeros_like(table)
         self._rows(result).copy_(grad_columns)
-        if self.subtracts_first:
-            result[..., 0, :] = grad_first - grad_columns.sum(-2)
+        if (first := self.first_row(result)) is not None:
+            first.squeeze(-2).copy_(grad_first - grad_columns.sum(-2))
         return result
 
     def _rows(self, table: Table) -> passes.Columns:

@@ -161,8 +161,7 @@ class WindowView:
             logits[..., columns].masked_fill_(corner.bool(), -math.inf)
         logits[..., : self.start] = -math.inf
         logits[..., self.stop :] = -math.inf
-        mask = self.window.edges(inputs.mask)
-        if mask is not None:
+        if (mask := self.window.edges(inputs.mask)) is not None:
             edges = inputs.ungrouped(logits)[..., self.start : self.stop]
             edges.masked_fill_(~mask, -math.inf)
         return logits
