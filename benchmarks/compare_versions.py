@@ -14,6 +14,7 @@ mean.
 """
 
 import argparse
+import itertools
 import math
 import os
 import statistics
@@ -150,6 +151,11 @@ class Version:
         self.process.stdin.flush()
         return float(self._line())
 
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
     def _line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
@@ -169,14 +175,20 @@ def timed(versions: list[Version], row: str, seconds: float) -> list[float]:
 def compare(old: Path, new: Path, groups: list[str], match: str, seconds: float) -> None:
     from timing import machine, save
 
-    pairs = [[Version(source, groups) for source in (old, new)] for _ in range(PAIRS)]
     lines = ["| row | old, ms | new, ms | new / old | of each pair |", "|---" * 5 + "|"]
     print(*lines, sep="\n", flush=True)
     figures: dict[str, object] = {}
     ratios = []
-    for row in all_rows(groups):
+    pairs: list[list[Version]] = []
+    started = ""
+    for group, row in ((name, row) for name in groups for row in all_rows([name])):
         if match not in row:
             continue
+        if group != started:  # anew, since processes keep the memory that they have freed
+            for version in itertools.chain(*pairs):
+                version.end()
+            pairs = [[Version(source, [group]) for source in (old, new)] for _ in range(PAIRS)]
+            started = group
         medians = [timed(versions, row, seconds / PAIRS) for versions in pairs]
         of_pairs = sorted(new / old for old, new in medians)
         ratios.append(statistics.median(of_pairs))

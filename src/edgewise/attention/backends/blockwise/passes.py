@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgewise.attention import private
 from edgewise.attention.backends.blockwise.partition import Part, Tail, divide
-from edgewise.attention.backends.blockwise.window import Arguments, WindowView, window_views
+from edgewise.attention.backends.blockwise.window import Arguments, Sums, WindowView, window_views
 from edgewise.attention.private import LogSumExp, PartialAttention
 from edgewise.attention.shapes import Queries
 
@@ -74,9 +74,9 @@ def forward(a: Arguments) -> tuple[Tensor, ...]:
     for tail in tails:
         tensors = tail.rows(inputs.query), tail.keys(inputs.key), tail.keys(inputs.value)
         output, logsumexp = private.flash(tensors, tail.edges(inputs.mask), inputs.scale)
-        if shifts is not None:  # the term of a query that may attend nothing may be NaN
-            shifted = logsumexp + tail.rows(shifts[tail.label])
-            logsumexp = shifted.where(logsumexp != -math.inf, -math.inf)
+        if shifts is not None:
+            hidden = logsumexp == -math.inf  # stays so: the term of such a query may be NaN
+            logsumexp = (logsumexp + tail.rows(shifts[tail.label])).masked_fill_(hidden, -math.inf)
         # Merged with the tails so far. A query that may attend neither has -inf in all three
         # log-sum-exps; its output is zero already.
         result, result_logsumexp = (tail.rows(x) for x in sides[tail.label])
@@ -85,21 +85,21 @@ def forward(a: Arguments) -> tuple[Tensor, ...]:
         result.mul_((result_logsumexp - finite).exp_()[..., None])
         result.addcmul_(output, (logsumexp - finite).exp_()[..., None])
         result_logsumexp.copy_(total)
+    nan = inputs.query.amin(-1, keepdim=True) * 0  # the fused kernel can lose a query's NaN
     for view in window_views(inputs, windows):
-        window_forward(view, sides)
+        window_forward(view, sides, view.rows(nan))
     return results
 
 
-def window_forward(view: WindowView, sides: list[PartialAttention]) -> None:
+def window_forward(view: WindowView, sides: list[PartialAttention], nan: Sums) -> None:
     """Compute a window and merge it with the tails of its queries into the result, in place."""
     tails = [(view.rows(output), view.rows(logsumexp)[..., None]) for output, logsumexp in sides]
     logits = view.logits()
     peak = logits.amax(-1, keepdim=True)
     for _, logsumexp in tails:
         peak = torch.maximum(peak, logsumexp)
-    # The fused kernel can lose the NaN of a query: add it here, unless all edges are masked.
-    peak += (view.query.amin(-1, keepdim=True) * 0).where(peak > -math.inf, 0.0)
-    peak.clamp_(min=torch.finfo(peak.dtype).min)
+    # A peak of -inf, where all edges are masked, becomes finite.
+    peak.add_(nan.masked_fill(peak == -math.inf, 0.0)).clamp_(min=torch.finfo(peak.dtype).min)
     weights = logits.sub_(peak).exp_()
     total = weights.sum(-1, keepdim=True)
     output = torch.bmm(weights, view.value)
