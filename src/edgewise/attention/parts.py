@@ -39,7 +39,7 @@ def attention_parts(
     """
     if isinstance(relations, Relation) and not relations.is_dense:
         kind = type(relations).__name__
-        raise ArgumentError(f"attention_parts does not support {kind} (use EdgeLabels and a mask)")
+        raise ArgumentError(f"attention_parts takes no relations={kind} (use EdgeLabels and mask)")
     inputs = normalise(
         *(query, key, key, relations), key_table=key_table, mask=mask, causal=causal, scale=scale
     )
