@@ -155,6 +155,20 @@ def test_a_large_row_does_not_disturb_queries_that_do_not_use_it(
         )
 
 
+@pytest.mark.parametrize("table", ["key_table", "value_table"])
+def test_a_large_row_does_not_disturb_a_sequence_shorter_than_the_clipping_distance(
+    table: str,
+) -> None:
+    inputs = Inputs(1, 2, 6, 6, 16, RelativePositions(8), dtype=torch.float32)
+    inputs.tensors[table][8 - 5] = 1e6  # of the lowest distance, which only the last query uses
+    inputs.grad[:, :, 5] = 0
+    found, truth = run(inputs, "diagonal"), run(inputs, "reference", torch.float64)
+    for name in ("output", "query"):
+        torch.testing.assert_close(
+            found[name][:, :, :5].double(), truth[name][:, :, :5], rtol=1e-4, atol=5e-6
+        )
+
+
 def test_half_precision_products_are_scaled_before_they_overflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -172,7 +172,7 @@ class RelationAttention(nn.Module):
         return ", ".join(shown)
 
     def _check_settings(self, d_head: int | None) -> None:
-        """Raise ArgumentError for sizes, a relation or a compatibility that no layer can have."""
+        """Raise ArgumentError for invalid sizes, dropout, method, labels or compatibility."""
         check_method(self.method)
         check.dropout(self.dropout)
         d_model, heads, kind = self.d_model, self.heads, self.compatibility

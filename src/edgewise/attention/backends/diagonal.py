@@ -86,8 +86,8 @@ class Diagonals(passes.Layout):
         in_range = (key >= 0) & (key < n)
         # All bits set where an edge has one of these distances, and where a column has an edge.
         self.in_band, self.in_range = -in_band.to(BITS[dtype]), -in_range.to(BITS[dtype])
-        # The rows with edges beyond the clipping distance on one side, and 1 for these edges in the
-        # square around them; None: not needed.
+        # The number of rows with edges beyond the clipping distance on one side, and matrices with
+        # 1 for these edges; None: not needed.
         self.size = n - reach - 1
         square = torch.ones(self.size, self.size, dtype=dtype, device="cpu")
         self.left = None if subtracts_first or self.size == 0 else square.tril()
@@ -161,7 +161,7 @@ def layout(inputs: passes.Inputs, options: Options) -> Diagonals:
     if key in _CACHE:
         return _CACHE[key]
     made = Diagonals(*key)
-    # Under a dispatch mode these may be other than plain tensors, of no use to others.
+    # Tensors made under a dispatch mode, such as FakeTensorMode, must not be used outside it.
     if n <= CACHED_LENGTH and type(made.in_band) is Tensor:
         if len(_CACHE) >= 64:
             del _CACHE[next(iter(_CACHE))]

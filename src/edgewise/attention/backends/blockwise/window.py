@@ -99,7 +99,7 @@ class WindowView:
             (pad(x, padding) if any(padding) else x).flatten(0, 1)
             for x in (window.keys(inputs.key), window.keys(inputs.value))
         )
-        # Left and right of the band: columns, and 1 for their edges that have the label of a tail.
+        # Left and right of the band: columns, and a matrix with 1 for edges with a tail's label.
         left, right = (corner[:n_query, : n_query - 1] for corner in corners)
         self.triangles = ((slice(n_query - 1), left), (slice(n_band, self.width), right))
 
