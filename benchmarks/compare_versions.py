@@ -1,7 +1,7 @@
 """Two versions of edgewise, timed in turns: every row of bench_attention, bench_graph, training.
 
     git worktree add /tmp/before HEAD~1
-    python benchmarks/compare_versions.py /tmp/before/src src          # half an hour on two cores
+    python benchmarks/compare_versions.py /tmp/before/src src          # 40 minutes on two cores
     python benchmarks/compare_versions.py /tmp/before/src src --only decoding --seconds 5
 
 Each version runs in processes of its own, with the benchmarks of this checkout and the allocator
@@ -14,7 +14,6 @@ mean.
 """
 
 import argparse
-import itertools
 import math
 import os
 import statistics
@@ -24,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PAIRS = 3  # of processes
+PAIRS = 5  # of processes, one pair after the other
 LENGTHS = (16, 32, 64, 128, 512, 2048, 8192)
 Run = Callable[[], object]
 
@@ -176,32 +175,31 @@ def compare(old: Path, new: Path, groups: list[str], match: str, seconds: float)
     from timing import machine, save
 
     lines = ["| row | old, ms | new, ms | new / old | of each pair |", "|---" * 5 + "|"]
-    print(*lines, sep="\n", flush=True)
     figures: dict[str, object] = {}
     ratios = []
-    pairs: list[list[Version]] = []
-    started = ""
-    for group, row in ((name, row) for name in groups for row in all_rows([name])):
-        if match not in row:
-            continue
-        if group != started:  # anew, since processes keep the memory that they have freed
-            for version in itertools.chain(*pairs):
+    for group in groups:
+        rows = [row for row in all_rows([group]) if match in row]
+        medians: dict[str, list[list[float]]] = {row: [] for row in rows}
+        for pair in range(PAIRS if rows else 0):
+            versions = [Version(source, [group]) for source in (old, new)]
+            for row in rows:
+                medians[row].append(timed(versions, row, seconds / PAIRS))
+                before, after = medians[row][-1]
+                print(f"pair {pair + 1}: {row}: {after / before:.3f}", file=sys.stderr, flush=True)
+            for version in versions:
                 version.end()
-            pairs = [[Version(source, [group]) for source in (old, new)] for _ in range(PAIRS)]
-            started = group
-        medians = [timed(versions, row, seconds / PAIRS) for versions in pairs]
-        of_pairs = sorted(new / old for old, new in medians)
-        ratios.append(statistics.median(of_pairs))
-        before, after = (statistics.median(each) for each in zip(*medians, strict=True))
-        lines.append(
-            f"| {row} | {before * 1e3:.2f} | {after * 1e3:.2f} | {ratios[-1]:.3f} "
-            f"| {', '.join(f'{ratio:.3f}' for ratio in of_pairs)} |"
-        )
-        print(lines[-1], flush=True)
-        figures[row] = {"old": before, "new": after, "ratios": of_pairs}
+        for row in rows:
+            of_pairs = sorted(after / before for before, after in medians[row])
+            ratios.append(statistics.median(of_pairs))
+            before, after = (statistics.median(each) for each in zip(*medians[row], strict=True))
+            lines.append(
+                f"| {row} | {before * 1e3:.2f} | {after * 1e3:.2f} | {ratios[-1]:.3f} "
+                f"| {', '.join(f'{ratio:.3f}' for ratio in of_pairs)} |"
+            )
+            figures[row] = {"old": before, "new": after, "ratios": of_pairs}
     mean = math.exp(statistics.mean(map(math.log, ratios)))
     lines.append(f"\nGeometric mean {mean:.3f}, largest {max(ratios):.3f}.")
-    print(lines[-1])
+    print(*lines, sep="\n")
     if match:
         return
     about = machine(threads=2)
@@ -216,7 +214,7 @@ def main() -> None:
     parser.add_argument("versions", type=Path, nargs="*", metavar="SOURCE")
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--match", default="", help="only rows whose names contain this")
-    parser.add_argument("--seconds", type=float, default=12, help="of each row")
+    parser.add_argument("--seconds", type=float, default=15, help="of each row, over all pairs")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
