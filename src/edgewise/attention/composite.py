@@ -24,8 +24,7 @@ def attention(inputs: AttentionInputs) -> Queries:
     # Scaled before the products: in half precision they would overflow sooner.
     query = inputs.query * inputs.scale
     logits = (query @ inputs.key.mT).to(accumulation_dtype(work))
-    relation_term = relation_logits(inputs, query, labels)
-    if relation_term is not None:
+    if (relation_term := relation_logits(inputs, query, labels)) is not None:
         logits = logits + relation_term.to(logits.dtype)
     return weighted_sum(inputs, masked_softmax(logits, inputs.allowed()), labels).to(dtype)
 
@@ -62,8 +61,7 @@ def weighted_sum(inputs: AttentionInputs, weights: EdgeMatrix, labels: Labels | 
         sums = weights.new_zeros(*weights.shape[:3], n_label + inputs.has_unlabelled)
         sums = sums.scatter_add(-1, _columns(inputs, table, labels), weights)
         return output + sums[..., :n_label].to(table.dtype) @ table
-    vectors = inputs.edge_vectors("edge_value")
-    if vectors is not None:
+    if (vectors := inputs.edge_vectors("edge_value")) is not None:
         output = output + edge_einsum("bhij,{}ijd->bhid", weights.to(vectors.dtype), vectors)
     return output
 

@@ -10,7 +10,7 @@ heads, so that the rows that share a table are adjacent. A group is one head of 
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -84,6 +84,11 @@ class Inputs(NamedTuple):
         for start in range(0, outer, step):
             yield slice(start, min(outer, start + step))
 
+    def groups(self, part: slice, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """Return a part of every tensor, with batch and head as one dimension."""
+        is_whole = part.stop - part.start == self.query.shape[0]
+        return [(x if is_whole else x[part]).flatten(0, 1) for x in tensors]
+
     def columns(self, layout: Layout, scale: float) -> tuple[Columns | None, Columns | None]:
         """Return the columns of both tables, those of the keys times the scale.
 
@@ -125,8 +130,7 @@ def arrange(inputs: AttentionInputs, heads_first: bool) -> Inputs:
     tensors = (inputs.query, inputs.key, inputs.value)
     query, key, value = (ordered(x, heads_first).contiguous() for x in tensors)
     allowed = None if allowed is None else ordered(allowed, heads_first)
-    tables = inputs.key_table, inputs.value_table
-    return Inputs(query, key, value, *tables, allowed)
+    return Inputs(query, key, value, inputs.key_table, inputs.value_table, allowed)
 
 
 def composite_forward(x: Inputs, scale: float, relations: Relation, heads_first: bool) -> Outer:
@@ -139,14 +143,13 @@ def composite_forward(x: Inputs, scale: float, relations: Relation, heads_first:
 
 def empty_results(query: Outer, n_key: int, n_column: int, margin: int) -> tuple[Tensor, ...]:
     """Return memory for the output, the weights and their sums by label."""
-    sizes = query.shape[:3]
-    weights = with_margin((*sizes, n_key), margin, query)
-    return torch.empty_like(query), weights, query.new_empty(*sizes, n_column)
+    output, sizes = torch.empty_like(query), query.shape[:3]
+    return output, with_margin((*sizes, n_key), margin, query), query.new_empty(*sizes, n_column)
 
 
 def with_margin(shape: tuple[int, ...], margin: int, like: Tensor) -> Tensor:
-    """Return an uninitialised tensor; its memory has `margin` entries more at both ends."""
-    size = math.prod(shape)
+    """Return an uninitialised tensor; its memory has `margin` entries or more at both ends."""
+    size, margin = math.prod(shape), -(-margin // 16) * 16  # rows begin on a cache line
     return like.new_empty(size + 2 * margin).narrow(0, margin, size).view(shape)
 
 
@@ -160,7 +163,7 @@ def forward(inputs: Inputs, layout: Layout, scale: float) -> tuple[Tensor, ...]:
     key_columns, value_columns = inputs.columns(layout, scale)
     first_row = None if value_table is None else layout.first_row(value_table)
     for part in inputs.parts():
-        q, k, v, z, w, sums = (x[part].flatten(0, 1) for x in (query, key, value, *results))
+        q, k, v, z, w, sums = inputs.groups(part, (query, key, value, *results))
         keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
         if keys is not None:
             torch.bmm(by_piece(q, keys), keys.mT, out=by_piece(sums, keys))
@@ -199,7 +202,7 @@ def backward(
     tensors = (query, key, value, grad.contiguous(), *grads, weights, by_label)
     grad_w = sums = query.new_empty(0)
     for part in inputs.parts():
-        q, k, v, g, grad_q, grad_k, grad_v, w, w_sums = (x[part].flatten(0, 1) for x in tensors)
+        q, k, v, g, grad_q, grad_k, grad_v, w, w_sums = inputs.groups(part, tensors)
         keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
         if grad_w.shape != w.shape:
             grad_w, sums = with_margin(w.shape, layout.margin, w), torch.empty_like(w_sums)

@@ -65,7 +65,7 @@ class Operator:
         tensors = inputs[: self.n_tensors]
         if not is_compiling and all(x is None or is_plain(x) for x in tensors):
             eager: Callable[..., Tensor] = _Eager.apply
-            return eager(self, *inputs)
+            return eager(self, arguments, *inputs)
         results = self._op(*inputs)
         output: Tensor = results[0] if self.n_results > 1 else results
         return output
@@ -157,8 +157,8 @@ class _Eager(torch.autograd.Function):
     """An operator in eager code."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, *inputs: Any) -> Tensor:
-        results = operator.forward(*operator.arguments(inputs))
+    def forward(ctx: Any, operator: Operator, arguments: tuple[Any, ...], *inputs: Any) -> Tensor:
+        results = operator.forward(*arguments)
         ctx.operator = operator
         operator.save(ctx, inputs, results)
         return results[0]
@@ -167,8 +167,8 @@ class _Eager(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         operator: Operator = ctx.operator
         if torch.is_grad_enabled() or is_batched(grad):
-            return None, *operator.composite_gradients(ctx, grad)
-        return None, *operator.gradients(operator.run_backward, ctx, grad)
+            return None, None, *operator.composite_gradients(ctx, grad)
+        return None, None, *operator.gradients(operator.run_backward, ctx, grad)
 
 
 def _schema(kinds: Sequence[type[Any]]) -> tuple[str, int]:

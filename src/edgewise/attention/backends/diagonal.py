@@ -12,7 +12,6 @@ of columns is even. That loses precision if the row is larger than the others; t
 as they are. Under causal masking the labels of later keys are not computed.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -63,7 +62,7 @@ def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
     for table in (inputs.key_table, inputs.value_table):
         if table is not None:
             others = (-1,) if table.dim() == 2 else (0, -1)
-            norms = torch.linalg.vector_norm(table.detach(), math.inf, others).tolist()
+            norms = table.detach().abs().amax(others).tolist()
             if norms[lowest] > 2 * max(norms[lowest + 1 :]):
                 return False
     return True
