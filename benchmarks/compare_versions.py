@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PAIRS = 5  # of processes, one pair after the other
+PAIRS = 9  # of processes, one pair after the other
 LENGTHS = (16, 32, 64, 128, 512, 2048, 8192)
 Run = Callable[[], object]
 
@@ -164,7 +164,7 @@ def timed(versions: list[Version], row: str, seconds: float) -> list[float]:
     """Return the median time of each version."""
     times: list[list[float]] = [[] for _ in versions]
     start = time.perf_counter()
-    while len(times[0]) < 5 or time.perf_counter() - start < seconds:
+    while len(times[0]) < 3 or time.perf_counter() - start < seconds:
         order = range(len(versions)) if len(times[0]) % 2 == 0 else reversed(range(len(versions)))
         for i in order:
             times[i].append(versions[i].time(row))

@@ -69,11 +69,11 @@ def main() -> None:
     for head, dependent, label in ((1, 0, 0), (1, 4, 1), (4, 2, 2), (4, 3, 2)):
         parse[dependent, head] = label  # the dependent looks at its head
     positions = RelativePositions(max_distance=2)
-    over = EdgeLabels.over(positions, parse)
+    both = EdgeLabels.from_graph_and_positions(parse, positions)
     reader = RelationAttention(d_model=32, heads=4, n_labels=positions.n_labels + 3)
-    read = reader(torch.randn(1, 5, 32), relations=over)
+    read = reader(torch.randn(1, 5, 32), relations=both)
     print(f"4. Words in order with a parse over them, {list(read.shape)}; labels of the edges:")
-    for word, row in zip(words, over.labels.tolist(), strict=True):
+    for word, row in zip(words, both.labels.tolist(), strict=True):
         print(f"   {word:6} {row}  (0 to 4: distances; 5 subject, 6 object, 7 modifier)")
 
 

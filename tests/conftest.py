@@ -29,9 +29,6 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from edgewise import RelativePositions, relation_attention
-from edgewise.attention import backends
-from edgewise.attention import inputs as attention_inputs
-from edgewise.errors import ArgumentError
 
 # One profile: the same cases each time, so that a failure can be seen again.
 settings.register_profile("edgewise", deadline=None, derandomize=True, print_blob=True)
@@ -150,8 +147,9 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-# The backends for the dot product with relative positions.
+# The backends for the dot product with relative positions, and those for any query_offset.
 METHODS = ("gather", "chunked_gather", "diagonal", "blockwise")
+OFFSET_METHODS = tuple(method for method in METHODS if method != "diagonal")
 
 
 class Inputs:
@@ -215,24 +213,6 @@ class Inputs:
         output = self.output(method, **leaves)
         grads = torch.autograd.grad(output, list(leaves.values()), self.grad.to(output.dtype))
         return {"output": output.detach(), **dict(zip(leaves, grads, strict=True))}
-
-
-def supported(inputs: Inputs, method: str) -> str:
-    """Return the method, or "auto" if the backend does not support the inputs."""
-    if method == "auto":
-        return method
-    arguments = {**inputs.tensors, "relations": inputs.relations, "mask": inputs.mask}
-    normalised = attention_inputs.normalise(**arguments, causal=inputs.causal)
-    try:
-        backends.requested(method, normalised)
-    except ArgumentError:
-        return "auto"
-    return method
-
-
-def run(inputs: Inputs, method: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """Return `Inputs.results` by a backend, or by "auto" if it does not support the inputs."""
-    return inputs.results(supported(inputs, method), dtype)
 
 
 def assert_same(

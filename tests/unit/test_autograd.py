@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import METHODS, Inputs, run
+from conftest import METHODS, Inputs
 from torch.utils.checkpoint import checkpoint
 
 from edgewise import RelationAttention, RelativePositions
@@ -48,8 +48,8 @@ def test_what_inference_mode_left_behind_does_not_disturb_training() -> None:
     inputs = Inputs(2, 3, 23, 23, 4, RelativePositions(2))
     with torch.inference_mode():
         inputs.output("diagonal")
-    expected = run(inputs, "reference")
-    torch.testing.assert_close(run(inputs, "diagonal")["query"], expected["query"])
+    expected = inputs.results("reference")
+    torch.testing.assert_close(inputs.results("diagonal")["query"], expected["query"])
 
 
 @pytest.mark.unhooked

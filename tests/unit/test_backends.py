@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import METHODS, Inputs, assert_same, run
+from conftest import METHODS, OFFSET_METHODS, Inputs, assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,12 +41,15 @@ MASKS = (
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Inputs:
-    n_query = draw(st.integers(1, 18), label="n_query")
-    n_key = draw(st.one_of(st.just(n_query), st.integers(1, 18)), label="n_key")
-    near = st.sampled_from([0, 1, 2, max(0, n_key - 1), n_key, n_key + 7])
+def cases(draw: st.DrawFn, method: str = "gather") -> Inputs:
+    """Inputs that the backend supports."""
+    n_query = n_key = draw(st.integers(1, 18), label="n_query")
+    offset, least = 0, int(method in ("diagonal", "blockwise"))
+    if method != "diagonal":
+        n_key = draw(st.one_of(st.just(n_query), st.integers(1, 18)), label="n_key")
+        offset = draw(st.one_of(st.just(0), st.integers(-5, 22)), label="offset")
+    near = st.sampled_from([max(least, k) for k in (0, 1, 2, n_key - 1, n_key, n_key + 7)])
     max_distance = draw(near, label="max_distance")
-    offset = draw(st.one_of(st.just(0), st.integers(-5, 22)), label="offset")
     batch, heads = draw(st.sampled_from([(1, 1), (2, 3), (3, 2)]), label="batch, heads")
     on = draw(
         st.sampled_from([(True, True), (True, False), (False, True)]), label="on keys, values"
@@ -68,9 +71,23 @@ def cases(draw: st.DrawFn) -> Inputs:
 
 
 @pytest.mark.parametrize("method", [*METHODS, "auto"])
-@given(inputs=cases())
-def test_every_backend_equals_the_definition(method: str, inputs: Inputs) -> None:
-    assert_same(run(inputs, method), run(inputs, "reference"))
+@given(data=st.data())
+def test_every_backend_equals_the_definition(method: str, data: st.DataObject) -> None:
+    inputs = data.draw(cases(method))
+    assert_same(inputs.results(method), inputs.results("reference"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 18, 32, 33])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("per_head", [False, True])
+def test_lengths_near_the_clipping_distance_equal_the_definition(
+    method: str, n: int, more: int, causal: bool, per_head: bool
+) -> None:
+    positions = RelativePositions(max(1, n + more))
+    inputs = Inputs(2, 3, n, n, 4, positions, causal=causal, per_head=per_head, seed=n)
+    assert_same(inputs.results(method), inputs.results("reference"))
 
 
 @given(inputs=cases(), data=st.data())
@@ -81,33 +98,38 @@ def test_an_offset_for_each_sentence_equals_the_definition(
     offsets = data.draw(st.lists(st.integers(-5, 22), min_size=batch, max_size=batch))
     distance = inputs.relations.max_distance
     inputs.relations = RelativePositions(distance, query_offset=torch.tensor(offsets))
-    assert_same(run(inputs, "gather"), run(inputs, "reference"))
-    assert_same(run(inputs, "auto"), run(inputs, "reference"))
+    assert_same(inputs.results("gather"), inputs.results("reference"))
+    assert_same(inputs.results("auto"), inputs.results("reference"))
 
 
-@pytest.mark.parametrize("method", [*METHODS, "reference"])
+@pytest.mark.parametrize("method", [*OFFSET_METHODS, "reference"])
 def test_one_offset_for_all_equals_an_offset_for_each(method: str) -> None:
     each = Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=torch.tensor([3, 3])))
     one = Inputs(2, 3, 5, 9, 4, RelativePositions(2, query_offset=3))
-    assert_same(run(one, method), run(each, "reference"))
+    assert_same(one.results(method), each.results("reference"))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", OFFSET_METHODS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_of_their_real_size_equal_the_definition(
     method: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     inputs = Inputs(1, 2, 821, 797, 3, RelativePositions(16, query_offset=-7), causal=causal)
-    assert_same(run(inputs, method), run(inputs, "reference"))
+    assert_same(inputs.results(method), inputs.results("reference"))
 
 
-@pytest.mark.parametrize("method", [*METHODS, "reference", "auto"])
-@pytest.mark.parametrize(("n_query", "n_key"), [(0, 4), (4, 0), (0, 0)])
+@pytest.mark.parametrize(
+    ("method", "n_query", "n_key"),
+    [
+        ("diagonal", 0, 0),
+        *((x, *n) for x in (*OFFSET_METHODS, "auto") for n in ((0, 4), (4, 0), (0, 0))),
+    ],
+)
 def test_no_queries_or_no_keys_give_zeros_of_the_right_shape(
     method: str, n_query: int, n_key: int
 ) -> None:
-    results = run(Inputs(2, 3, n_query, n_key, 5, RelativePositions(2)), method)
+    results = Inputs(2, 3, n_query, n_key, 5, RelativePositions(2)).results(method)
     torch.testing.assert_close(results["output"], torch.zeros(2, 3, n_query, 5).double())
     for name, grad in results.items():
         assert not grad.any(), name
@@ -115,15 +137,15 @@ def test_no_queries_or_no_keys_give_zeros_of_the_right_shape(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_inputs_need_not_be_contiguous(method: str) -> None:
-    inputs = Inputs(2, 3, 7, 11, 4, RelativePositions(2))
-    expected = run(inputs, "reference")
+    inputs = Inputs(2, 3, 11, 11, 4, RelativePositions(2))
+    expected = inputs.results("reference")
     inputs.tensors = {
         name: x.transpose(-1, -2).contiguous().transpose(-1, -2)
         for name, x in inputs.tensors.items()
     }
     inputs.grad = inputs.grad.transpose(1, 2).contiguous().transpose(1, 2)
     assert inputs.tensors["query"].stride(-1) != 1
-    assert_same(run(inputs, method), expected)
+    assert_same(inputs.results(method), expected)
 
 
 @pytest.mark.parametrize("method", [*METHODS, "reference", "auto"])
@@ -132,7 +154,7 @@ def test_inputs_need_not_be_contiguous(method: str) -> None:
 def test_nan_in_a_query_stays_in_its_own_row(method: str, causal: bool, n: int) -> None:
     inputs = Inputs(2, 3, n, n, 4, RelativePositions(2), causal=causal, dtype=torch.float32)
     inputs.tensors["query"][1, 2, 6] = torch.nan
-    is_nan = run(inputs, method)["output"].isnan()
+    is_nan = inputs.results(method)["output"].isnan()
     assert is_nan[1, 2, 6].all()
     is_nan[1, 2, 6] = False
     assert not is_nan.any()
@@ -177,4 +199,4 @@ def test_a_batch_computed_in_parts_equals_the_definition(monkeypatch: pytest.Mon
         for per_head in (False, True):
             inputs = Inputs(batch, 3, 9, 9, 4, RelativePositions(2), per_head=per_head)
             inputs.mask = mask_of("padding on the right", batch, 3, 9, 9, seed=1)
-            assert_same(run(inputs, "diagonal"), run(inputs, "reference"))
+            assert_same(inputs.results("diagonal"), inputs.results("reference"))

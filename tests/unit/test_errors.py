@@ -139,7 +139,7 @@ def test_what_cannot_be_computed_is_refused(case: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_a_dtype_other_than_the_query_s_is_refused(name: str) -> None:
-    remedy = f"{name}.to(query.dtype)"
+    remedy = f"{name}.to(torch.float32)"
     with raises(ArgumentError, name, "dtype", "torch.float32", "torch.float64", remedy):
         INPUTS.output(**{name: INPUTS.tensors[name].double()})
 

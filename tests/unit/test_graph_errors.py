@@ -51,12 +51,12 @@ MADE = {
         ("labels", *INTEGERS, "torch.uint32"),
     ),
     "a graph over no positions": (
-        lambda: EdgeLabels.over(2, ints([0, -1])),
+        lambda: EdgeLabels.from_graph_and_positions(ints([0, -1]), 2),
         ("positions", "RelativePositions", "int"),
     ),
     "a graph over other positions": (
-        lambda: EdgeLabels.over(
-            RelativePositions(1, query_offset=torch.tensor([0, 2])), torch.full((3, 2, 2), -1)
+        lambda: EdgeLabels.from_graph_and_positions(
+            torch.full((3, 2, 2), -1), RelativePositions(1, query_offset=torch.tensor([0, 2]))
         ),
         ("query_offset", "labels", 3, 2),
     ),

@@ -308,7 +308,7 @@ def test_a_graph_over_a_sequence_takes_its_own_rows_and_distances_elsewhere() ->
     n, k, heads = 6, 2, 3
     parse = torch.full((n, n), -1)
     parse[1, 4], parse[3, 0] = 0, 1
-    both = EdgeLabels.over(RelativePositions(k), parse)
+    both = EdgeLabels.from_graph_and_positions(parse, RelativePositions(k))
     query, key, value = (random(2, heads, n, 4, seed=i) for i in range(3))
     distances, arcs = random(2 * k + 1, 4, seed=3), random(2, 4, seed=4)
     output = relation_attention(query, key, value, both, key_table=torch.cat((distances, arcs)))
@@ -459,8 +459,9 @@ def test_without_kernels_for_sparse_matrices_lists_equal_the_definition(
 
 def test_a_graph_over_sequences_at_their_own_offsets() -> None:
     positions = RelativePositions(1, query_offset=torch.tensor([0, 2]))
-    over = EdgeLabels.over(positions, torch.tensor([[-1, 0], [-1, -1]]))
-    assert over.labels.tolist() == [[[1, 3], [0, 1]], [[0, 3], [0, 0]]]
+    parse = torch.tensor([[-1, 0], [-1, -1]])
+    both = EdgeLabels.from_graph_and_positions(parse, positions)
+    assert both.labels.tolist() == [[[1, 3], [0, 1]], [[0, 3], [0, 0]]]
 
 
 def test_what_was_checked_is_what_is_used() -> None:

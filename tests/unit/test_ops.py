@@ -20,7 +20,7 @@ SCHEMAS = {
     ),
     "blockwise_v1": (
         f"{_TENSORS}, Tensor? mask, SymInt max_distance, SymInt offset, bool causal, float scale",
-        4,
+        6,
     ),
     "chunked_gather_v1": (
         f"{_TENSORS}, Tensor? allowed, Tensor labels, bool has_unlabelled, bool heads_first, "
@@ -79,6 +79,18 @@ def samples() -> dict[str, tuple[str, tuple[object, ...]]]:
         "diagonal, keys only, short": (
             "diagonal_v1",
             (*sequence(3, 3), random(9, 4), None, None, 4, False, 0.5, False),
+        ),
+        "diagonal, one position": (
+            "diagonal_v1",
+            (*sequence(1, 1), random(9, 4), random(9, 4), None, 4, False, 0.5, False),
+        ),
+        "diagonal, as long as the margin": (
+            "diagonal_v1",
+            (*sequence(17, 17), None, random(35, 4), None, 17, False, 0.5, False),
+        ),
+        "diagonal, causal, short": (
+            "diagonal_v1",
+            (*sequence(3, 3), random(9, 4), random(9, 4), None, 4, True, 0.5, False),
         ),
         "blockwise": (
             "blockwise_v1",

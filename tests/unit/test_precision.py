@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from conftest import METHODS, Inputs, run
+from conftest import METHODS, Inputs
 
 from edgewise import RelativePositions
 
 
 def errors(inputs: Inputs, method: str, truth: dict[str, torch.Tensor]) -> dict[str, float]:
     """The largest error of the output and of every gradient."""
-    results = run(inputs, method)
+    results = inputs.results(method)
     assert all(x.dtype == inputs.grad.dtype for x in results.values())
     return {name: (results[name] - truth[name]).abs().max().item() for name in truth}
 
@@ -22,7 +22,7 @@ def test_no_backend_errs_more_than_twice_the_definition(
     dtype: torch.dtype, causal: bool, n: int, seed: int
 ) -> None:
     inputs = Inputs(1, 2, n, n, 16, RelativePositions(8), causal=causal, dtype=dtype, seed=seed)
-    truth = run(inputs, "reference", torch.float64)
+    truth = inputs.results("reference", torch.float64)
     allowed = errors(inputs, "reference", truth)
     for method in METHODS:
         for name, error in errors(inputs, method, truth).items():

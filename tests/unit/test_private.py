@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from conftest import Inputs, assert_same, run
+from conftest import Inputs, assert_same
 from torch import Tensor
 
 from edgewise import RelativePositions
@@ -89,10 +89,10 @@ def test_a_last_dimension_that_is_not_contiguous_gives_other_numbers_in_the_oper
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_last_dimension_that_is_not_contiguous_is_right_here(causal: bool) -> None:
     inputs = Inputs(2, 3, 400, 400, 5, RelativePositions(4), causal=causal)
-    expected = run(inputs, "blockwise")
+    expected = inputs.results("blockwise")
     inputs.tensors = {name: column_major(x) for name, x in inputs.tensors.items()}
     inputs.grad = column_major(inputs.grad)
-    assert_same(run(inputs, "blockwise"), expected)
+    assert_same(inputs.results("blockwise"), expected)
 
 
 def test_a_row_of_nan_is_lost_in_the_operator() -> None:
@@ -162,8 +162,9 @@ def test_gradients_of_some_keys_are_their_share_of_the_whole(with_mask: bool) ->
 def test_a_schema_that_we_do_not_know_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert private.has_flash(torch.device("cpu"))
     assert not private.has_flash(torch.device("meta"))
-    name = "_scaled_dot_product_flash_attention_for_cpu"
-    monkeypatch.setattr(torch.ops.aten, name, torch.ops.aten.add)
-    assert not private._has_flash()
-    monkeypatch.setattr(torch.ops.aten, name, None)
-    assert not private._has_flash()
+    known = (private._FLASH, f"query key value {private._OPTIONS}")
+    assert private._has_arguments(*known)
+    monkeypatch.setattr(torch.ops.aten, private._FLASH, torch.ops.aten.add)
+    assert not private._has_arguments(*known)
+    monkeypatch.setattr(torch.ops.aten, private._FLASH, None)
+    assert not private._has_arguments(*known)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import METHODS, Inputs, assert_same, run
+from conftest import METHODS, OFFSET_METHODS, Inputs, assert_same
 from torch.nn.functional import scaled_dot_product_attention
 
 from edgewise import RelativePositions, attention_parts, relation_attention
@@ -53,7 +53,7 @@ def test_labels_beyond_the_clipping_distance_are_shared(method: str) -> None:
         for name, x in near.tensors.items()
     }
     far.grad = near.grad
-    nearby, further = run(near, method), run(far, method)
+    nearby, further = near.results(method), far.results(method)
     for name in ("output", "query", "key", "value"):
         torch.testing.assert_close(nearby[name], further[name], rtol=1e-10, atol=1e-10)
 
@@ -66,7 +66,7 @@ def test_zero_tables_are_plain_attention(method: str, causal: bool) -> None:
         inputs.tensors[name] = torch.zeros_like(inputs.tensors[name])
     q, k, v = (inputs.tensors[name] for name in ("query", "key", "value"))
     plain = scaled_dot_product_attention(q, k, v, is_causal=causal)
-    torch.testing.assert_close(run(inputs, method)["output"], plain, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(inputs.results(method)["output"], plain, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", ["gather", "sdpa", "auto", "reference"])
@@ -75,11 +75,11 @@ def test_without_relations_it_is_plain_attention_with_masks(method: str, causal:
     mask = torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(1)) < 0.5
     mask[1, 0, 3] = False
     inputs = Inputs(2, 3, 7, 7, 5, None, mask=mask, causal=causal)
-    assert_same(run(inputs, method), run(inputs, "reference"))
-    assert not run(inputs, method)["output"][1, :, 3].any()
+    assert_same(inputs.results(method), inputs.results("reference"))
+    assert not inputs.results(method)["output"][1, :, 3].any()
 
 
-@pytest.mark.parametrize("method", [*METHODS, "auto", "reference"])
+@pytest.mark.parametrize("method", [*OFFSET_METHODS, "auto", "reference"])
 def test_moving_queries_and_keys_together_changes_nothing(method: str) -> None:
     still = Inputs(2, 3, 6, 11, 4, RelativePositions(2, query_offset=3))
     moved = Inputs(2, 3, 6, 16, 4, RelativePositions(2, query_offset=8))
@@ -89,14 +89,14 @@ def test_moving_queries_and_keys_together_changes_nothing(method: str) -> None:
         moved.tensors[name] = torch.cat([before, still.tensors[name]], dim=2)
     moved.mask = (torch.arange(16) >= 5)[None, None, None]
     torch.testing.assert_close(
-        run(moved, method)["output"], run(still, method)["output"], rtol=1e-10, atol=1e-10
+        moved.results(method)["output"], still.results(method)["output"], rtol=1e-10, atol=1e-10
     )
 
 
 def test_rows_of_positive_distances_get_no_gradient_under_causal() -> None:
     inputs = Inputs(2, 3, 9, 9, 4, RelativePositions(3), causal=True)
     for method in METHODS:
-        results = run(inputs, method)
+        results = inputs.results(method)
         for name in ("key_table", "value_table"):
             assert results[name].shape == (7, 4)
             assert not results[name][4:].any()

@@ -205,3 +205,44 @@ def test_a_refused_mask_leaves_the_state_as_it_was(shape: tuple[int, ...]) -> No
         layer(x[:, 3:], mask=torch.ones(shape, dtype=torch.bool), state=state)
     assert state.length == 3
     assert_equal(layer(x[:, 3:], state=state), layer(x, causal=True)[:, 3:])
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_a_call_that_fails_leaves_the_state_as_it_was(has_gradients: bool) -> None:
+    layer, x = layer_of(max_distance=3), words(2, 6, 12)
+    with torch.set_grad_enabled(has_gradients):
+        state = layer.new_state(2)
+        first = layer(x[:, :4], state=state)
+        layer.method = "diagonal"  # it computes whole sequences only
+        with pytest.raises(ArgumentError):
+            layer(x[:, 4:], state=state)
+        layer.method = "auto"
+        second = layer(x[:, 4:], state=state)
+        assert_equal(torch.cat((first, second), dim=1), layer(x, causal=True))
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_a_truncated_state_goes_on_from_where_it_ends(has_gradients: bool) -> None:
+    layer, x = layer_of(max_distance=3), words(2, 6, 12)
+    with torch.set_grad_enabled(has_gradients):
+        state = layer.new_state(2)
+        layer(torch.cat((x[:, :4], words(2, 3, 12, seed=2)), dim=1), state=state)
+        state.truncate(4)
+        assert_equal(layer(x[:, 4:], state=state), layer(x, causal=True)[:, 4:])
+    with raises(ArgumentError, "length", 6, 7):
+        state.truncate(7)
+
+
+def test_sequences_are_reordered_inside_a_compiled_graph() -> None:
+    layer, x = layer_of(max_distance=3), words(2, 6, 12)
+
+    def step(x: Tensor, index: Tensor) -> Tensor:
+        state = layer.new_state(2, max_length=8)
+        layer(x[:, :4], state=state)
+        state.reorder(index)
+        return layer(x[index, 4:], state=state)
+
+    index = torch.tensor([1, 0])
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert_equal(compiled(x, index), step(x, index))

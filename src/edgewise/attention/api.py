@@ -6,6 +6,7 @@ from torch import Tensor
 
 from edgewise.attention.backends import cheapest, reference, requested
 from edgewise.attention.compatibility import Compatibility
+from edgewise.attention.composite import accumulation_dtype
 from edgewise.attention.inputs import AttentionInputs, is_autocast_enabled, normalise
 from edgewise.attention.relations import Relation
 from edgewise.attention.shapes import Keys, Queries, Table
@@ -33,18 +34,19 @@ def relation_attention(
         None is plain attention.
     key_table, value_table: [n_label, d_head], or [head, n_label, d_head] with a table per head: the
         vectors a^K and a^V of each label. None leaves that term out.
-    mask: bool, True = may attend; [n_query, n_key], or 4-D with sizes of 1 that broadcast.
-    causal: a query attends the keys at its own position and before. With an `EdgeList`, neither
+    mask: bool, True = may attend to; [n_query, n_key], or 4-D with sizes of 1 that broadcast.
+    causal: a query attends to the keys at its own position and before. With an `EdgeList`, neither
         mask nor causal may be given.
     dropout: probability of dropping an attention weight; applied whenever it is above 0.
     scale: factor of the logits, 1/sqrt(d_head) by default; `Additive` ignores it. A tensor without
         dimensions may require a gradient.
     compatibility: `Additive` or `Gated` instead of the dot product.
-    method: the backend; "auto" selects the fastest that supports the arguments. See
-        docs/attention.md.
+    method: the backend; "auto" selects the one with the lowest estimated cost among
+        those that support the arguments. See docs/attention.md.
 
-    A query with nothing to attend gives zeros. Keys and values that no query may attend do not
-    influence the result, even if NaN or infinite. Under autocast, inputs are cast as by PyTorch's.
+    A query that may attend to nothing gives zeros. Keys and values that no query may attend to do
+    not influence the result, even if NaN or infinite. Under autocast, inputs are cast as by
+    PyTorch's.
     """
     inputs = normalise(
         *(query, key, value, relations, key_table, value_table),
@@ -61,4 +63,7 @@ def run(inputs: AttentionInputs, method: str) -> Queries:
     backend = cheapest(inputs) if method == "auto" else requested(method, inputs)
     if 0 in (*inputs.query.shape, *inputs.key.shape) and backend.name != "sparse":
         return reference.run(inputs)
-    return backend.run(inputs.without_padding())
+    inputs, dtype = inputs.without_padding(), inputs.query.dtype
+    if backend.in_float32:
+        inputs = inputs.cast(accumulation_dtype(dtype))
+    return backend.run(inputs).to(dtype)

@@ -5,6 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.attention import check
+from edgewise.attention.relations import can_read_values
 from edgewise.errors import ArgumentError
 
 NewKeys = Float[Tensor, "batch head n_new d_head"]
@@ -19,21 +20,13 @@ class AttentionState:
     """
 
     def __init__(
-        self,
-        batch: int,
-        heads: int,
-        d_head: int,
-        max_length: int | None,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, batch: int, heads: int, d_head: int, max_length: int | None, like: Tensor
     ) -> None:
         for name, size in (("batch", batch), ("max_length", max_length)):
             if size is not None and size < 0:
                 raise ArgumentError(f"{name} must be 0 or more; got {size}")
-        self.length = 0
-        self.max_length = max_length
-        shape = (2, batch, heads, max_length or 0, d_head)
-        self._buffer = torch.empty(shape, dtype=dtype, device=device)
+        self.length, self.max_length = 0, max_length
+        self._buffer = like.new_empty(2, batch, heads, max_length or 0, d_head)
         # Keys and values so far, where autograd may have saved them; None: they are in the buffer.
         self._history: Tensor | None = None
 
@@ -46,35 +39,44 @@ class AttentionState:
         self._check(key)
         start, self.length = self.length, self.length + key.shape[2]
         new = torch.stack((key, value))
+        past = self._buffer if self._history is None else self._history
+        past = past[:, :, :, :start]
         if torch.is_grad_enabled() or (self._history is not None and self._history.requires_grad):
             # Not in place: autograd may have saved what is there.
-            past = self._buffer[:, :, :, :start] if self._history is None else self._history
             self._history = torch.cat((past, new), dim=3)
             key, value = self._history
             return key, value
         size = self._buffer.shape[3]
         if self.length > size or self._history is not None:
             # The positions so far are copied to a buffer that is large enough.
-            past = self._buffer if self._history is None else self._history
             if self.length > size:
                 size = max(self.length, 2 * size)
                 self._buffer = past.new_empty(*past.shape[:3], size, past.shape[4])
-            self._buffer[:, :, :, :start] = past[:, :, :, :start]
+            self._buffer[:, :, :, :start] = past
             self._history = None
         self._buffer[:, :, :, start : self.length] = new
         return self._buffer[0, :, :, : self.length], self._buffer[1, :, :, : self.length]
 
-    def reorder(self, index: Int[Tensor, " new_batch"]) -> None:
-        """Make sequence index[i] sequence i; the batch size becomes len(index).
+    def truncate(self, length: int) -> None:
+        """Forget all positions from this one on."""
+        if not 0 <= length <= self.length:
+            raise ArgumentError(f"length must be in 0 to {self.length}; got {length}")
+        self.length = length
+        if self._history is not None:
+            self._history = self._history[:, :, :, :length]
 
-        For beam search, or to drop sequences.
+    def reorder(self, index: Int[Tensor, " new_batch"]) -> None:
+        """Replace sequence i by sequence index[i]; the batch size becomes len(index).
+
+        For beam search, or to drop sequences. The index is checked on CPUs only.
         """
         check.tensor("index", index, "an int tensor [new_batch]", (torch.int32, torch.int64), 1)
-        least, most = map(int, index.aminmax()) if index.numel() else (0, -1)
-        if least < 0 or most >= self.batch:
-            raise ArgumentError(
-                f"index must be of sequences 0 to {self.batch - 1}; got {least} to {most}"
-            )
+        if index.numel() and can_read_values(index):
+            least, most = map(int, index.aminmax())
+            if least < 0 or most >= self.batch:
+                raise ArgumentError(
+                    f"index must be of sequences 0 to {self.batch - 1}; got {least} to {most}"
+                )
         index = index.to(self._buffer.device)
         if self._history is not None:
             self._history = self._history.index_select(1, index)

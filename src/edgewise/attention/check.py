@@ -56,11 +56,9 @@ def device(name: str, tensor: Tensor, other: Tensor, of: str = "the query") -> N
 
 def like_query(name: str, tensor: Tensor, query: Tensor) -> None:
     """Raise ArgumentError unless a tensor has the query's dtype and device."""
-    if tensor.dtype != query.dtype:
-        raise ArgumentError(
-            f"{name} must have the query's dtype, {query.dtype}; got {tensor.dtype} "
-            f"({name}.to(query.dtype) converts it)"
-        )
+    dtype, given = query.dtype, tensor.dtype
+    if given != dtype:
+        raise ArgumentError(f"{name} must have the query's dtype ({name}.to({dtype})); got {given}")
     device(name, tensor, query)
 
 

@@ -4,8 +4,7 @@
     Additive    e_ij = sum_d u_d tanh(q_id + k_jd + a_ijd), unscaled
     Gated       e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd): with zero tables, the dot product
 
-The last two are among the paper's future work. A new one is a subclass of `Compatibility`;
-docs/attention.md shows one.
+The last two are among the paper's future work. docs/attention.md shows how to write another.
 """
 
 from collections.abc import Callable
@@ -96,9 +95,12 @@ class Additive(Compatibility):
         check.like_query("u", self.u, query)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gated(Compatibility):
-    """e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd): an edge opens and closes features of the key."""
+    """e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd).
+
+    An edge multiplies each feature of the key by a factor between 0 and 2.
+    """
 
     is_linear_in_query: ClassVar[bool] = True
 

@@ -2,9 +2,9 @@
 
 With labels, the work is for each (query, label), not for each (query, key, feature): q_i a_ij^T is
 one of n_label products of q_i, gathered by the label of the edge, and the value term is the weights
-scatter-added by label, times the table. With a vector for every edge (`EdgeVectors`) it is the
-paper's split: the products of a query's edges with all items and heads that share them are one
-matrix product. Nothing is broadcast to [batch, head, n_query, n_key, d_head].
+scatter-added by label, times the table. With `EdgeVectors`, the vectors of a query's edges are
+multiplied with the queries of all items and heads that share them at once, as in the paper. Nothing
+is broadcast to [batch, head, n_query, n_key, d_head].
 """
 
 import math
@@ -17,15 +17,12 @@ from edgewise.attention.shapes import EdgeMatrix, EdgeVectorTensor, Labels, Mask
 
 
 def attention(inputs: AttentionInputs) -> Queries:
-    """Return equations 3 and 5 for a relation with an edge between all queries and keys."""
-    work = product_dtype(inputs.query)
-    dtype, inputs = inputs.query.dtype, inputs.cast(work)
+    """Compute attention by equations 3 and 5, with an edge between all queries and keys."""
+    dtype, inputs = inputs.query.dtype, inputs.cast(product_dtype(inputs.query))
     labels = inputs.labels()
-    # Scaled before the products: in half precision they would overflow sooner.
-    query = inputs.query * inputs.scale
-    logits = (query @ inputs.key.mT).to(accumulation_dtype(work))
-    if (relation_term := relation_logits(inputs, query, labels)) is not None:
-        logits = logits + relation_term.to(logits.dtype)
+    logits, relation_logits = logit_terms(inputs, labels)
+    if relation_logits is not None:
+        logits = logits + relation_logits
     return weighted_sum(inputs, masked_softmax(logits, inputs.allowed()), labels).to(dtype)
 
 
@@ -39,17 +36,22 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def relation_logits(
-    inputs: AttentionInputs, query: Queries, labels: Labels | None
-) -> EdgeMatrix | None:
-    """Return q_i a^K_ij^T of every edge; None: there are no vectors in the keys."""
+def logit_terms(
+    inputs: AttentionInputs, labels: Labels | None
+) -> tuple[EdgeMatrix, EdgeMatrix | None]:
+    """Return s q_i k_j^T and s q_i a^K_ij^T of every edge; None: there are no vectors a^K."""
+    # Scaled before the products: in half precision they would overflow sooner.
+    query, dtype = inputs.query * inputs.scale, accumulation_dtype(inputs.query.dtype)
+    content = (query @ inputs.key.mT).to(dtype)
     if labels is None or inputs.key_table is None:
         vectors = inputs.edge_vectors("edge_key")
-        return None if vectors is None else edge_einsum("bhid,{}ijd->bhij", query, vectors)
+        if vectors is None:
+            return content, None
+        return content, edge_einsum("bhid,{}ijd->bhij", query, vectors).to(dtype)
     by_label = query @ inputs.key_table.mT
     if inputs.has_unlabelled:
         by_label = torch.nn.functional.pad(by_label, (0, 1))
-    return by_label.gather(-1, _columns(inputs, inputs.key_table, labels))
+    return content, by_label.gather(-1, _columns(inputs, inputs.key_table, labels)).to(dtype)
 
 
 def weighted_sum(inputs: AttentionInputs, weights: EdgeMatrix, labels: Labels | None) -> Queries:

@@ -48,7 +48,9 @@ def sddmm(x: Rows, y: Columns, rows: EdgeIndex, columns: EdgeIndex) -> EdgeNumbe
     for groups, right, offsets, column in _group_chunks(x.shape[0], y, rows, columns, n_row):
         left = x[groups].flatten(0, 1)
         zeros, size = x.new_zeros(1).expand(len(column)), (len(left), len(right))
-        pattern = torch.sparse_csr_tensor(offsets, column, zeros, size, check_invariants=False)
+        pattern = torch.sparse_csr_tensor(
+            *(offsets, column, zeros, size), device=x.device, check_invariants=False
+        )
         products = torch.sparse.sampled_addmm(pattern, left, right.mT, beta=0.0)
         result[groups] = products.values().view_as(result[groups])
     return result
@@ -115,10 +117,10 @@ def _group_chunks(
 
 @functools.cache
 def _silence_beta_warning() -> None:
-    """Use up PyTorch's only warning that sparse matrices are in beta state."""
+    """Let PyTorch warn, unseen, that sparse matrices are in beta state: it warns once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.sparse_csr_tensor([0, 1], [0], [0.0])
+        torch.sparse_csr_tensor([0, 1], [0], [0.0], device="cpu")
 
 
 class Arguments(NamedTuple):
@@ -130,11 +132,6 @@ class Arguments(NamedTuple):
     columns: EdgeIndex
     csc_permutation: EdgeIndex
     n_row: int
-
-
-def _sums_composite(a: Arguments) -> Tensor:
-    zeros = a.y.new_zeros(a.x.shape[0], a.n_row, a.y.shape[2])
-    return zeros.index_add(1, a.rows, a.x[..., None] * a.y[:, a.columns])
 
 
 _products = Operator(
@@ -155,7 +152,9 @@ _sums = Operator(
     forward=lambda a: (spmm(a.x, a.y, a.rows, a.columns, a.n_row),),
     backward=lambda a, grad: (sddmm(grad, a.y, a.rows, a.columns), transposed_spmm(a.x, grad, a)),
     fake=lambda a: (a.y.new_empty(a.x.shape[0], a.n_row, a.y.shape[2]),),
-    composite=_sums_composite,
+    composite=lambda a: a.y.new_zeros(a.x.shape[0], a.n_row, a.y.shape[2]).index_add(
+        1, a.rows, a.x[..., None] * a.y[:, a.columns]
+    ),
     n_differentiable=2,
 )
 
@@ -173,7 +172,7 @@ def edge_sums(weights: EdgeNumbers, y: Columns, edges: Edges, n_row: int) -> Row
 def attend(
     inputs: AttentionInputs, graph: EdgeList, logits: Float[Tensor, "batch head edge"]
 ) -> Queries:
-    """Return equation 3 along the edges of a graph, for logits in the order of `graph.edges`."""
+    """Compute equation 3 along the edges of a graph, for logits in the order of `graph.edges`."""
     (batch, heads, n_query, _), edges = inputs.query.shape, graph.edges
     # The softmax over the edges of each query.
     logits, rows = logits.flatten(0, 1), edges.rows.expand(batch * heads, -1)

@@ -73,13 +73,15 @@ class AttentionInputs:
 
     def map_floats(self, function: Callable[[Tensor], Tensor]) -> "AttentionInputs":
         """Return the inputs with each floating-point tensor replaced by `function` of it."""
+
+        def map_float(x: Tensor) -> Tensor:
+            return function(x) if x.is_floating_point() else x
+
         names = ("query", "key", "value", "key_table", "value_table")
-        tensors = {name: function(x) for name in names if (x := getattr(self, name)) is not None}
-        relations = self.relations
-        if relations is not None and not relations.has_labels:
-            relations = relations.map_tensors(function)
-        compatibility = self.compatibility.map_tensors(function)
-        return self.replace(relations=relations, compatibility=compatibility, **tensors)
+        changed = {name: function(x) for name in names if (x := getattr(self, name)) is not None}
+        if self.relations is not None:
+            changed["relations"] = self.relations.map_tensors(map_float)
+        return self.replace(compatibility=self.compatibility.map_tensors(map_float), **changed)
 
     def cast(self, dtype: torch.dtype) -> "AttentionInputs":
         """Return the inputs with all floating-point tensors in another dtype."""
@@ -97,7 +99,7 @@ class AttentionInputs:
         return None if self.relations is None else self.relations.vectors(name)
 
     def allowed(self) -> Mask | None:
-        """Return where queries may attend, by mask and causality; None: everywhere."""
+        """Return to which keys queries may attend, by mask and causality; None: everywhere."""
         if not self.causal:
             return self.mask
         device = self.query.device
@@ -108,10 +110,10 @@ class AttentionInputs:
         return past if self.mask is None else past & self.mask
 
     def without_padding(self) -> "AttentionInputs":
-        """Return the inputs with zeros for keys and values that no query may attend.
+        """Return the inputs with zeros for keys and values that no query may attend to.
 
-        A product with a weight of zero would spread their NaN and infinity. On CPUs, nothing is
-        copied if there are none.
+        Otherwise products with their weights, which are zero, would spread their NaN and infinity.
+        On CPUs, nothing is copied if there are none.
         """
         mask, key, value, first = self.mask, self.key, self.value, self.first_position
         has_future = self.causal and (first is None or self.n_key > first + self.n_query)
@@ -248,24 +250,33 @@ def check_inputs(inputs: AttentionInputs) -> None:
     if inputs.causal and not sets_positions and inputs.n_query != inputs.n_key:
         raise ArgumentError(
             f"causal needs as many queries as keys; got {inputs.n_query} and {inputs.n_key} "
-            "(RelativePositions(k, query_offset=...) positions the queries)"
+            "(pass a mask instead, or RelativePositions(k, query_offset=...))"
         )
 
 
-def check_mask(mask: Tensor | None, query: Queries, n_key: int) -> Mask | None:
-    """Return a mask as 4-D; [n_query, n_key] is shared by all sequences and heads."""
+def check_mask(
+    mask: Tensor | None, query: Queries, n_key: int, *, is_padding: bool = False
+) -> Mask | None:
+    """Return a mask as 4-D.
+
+    A 2-D mask is [n_query, n_key] or, if is_padding, [batch, n_key], for all queries of an item.
+    """
     if mask is None:
         return None
-    expected = "a bool tensor, True where a query may attend (of 0 and -inf, pass mask == 0)"
+    expected = (
+        "a bool tensor, True where a query may attend to a key (of 0 and -inf, pass mask == 0)"
+    )
     check.tensor("mask", mask, expected, (torch.bool,))
     check.device("mask", mask, query)
-    shape = [*query.shape[:3], n_key]
-    if list(mask.shape) == shape[2:]:
-        return mask[None, None]
+    batch, heads, n_query, _ = query.shape
+    shape, two = [batch, heads, n_query, n_key], [batch if is_padding else n_query, n_key]
+    if list(mask.shape) == two:
+        return mask[:, None, None, :] if is_padding else mask[None, None]
     if mask.dim() != 4 or any(x not in (1, y) for x, y in zip(mask.shape, shape, strict=True)):
+        names = "[batch, n_key]" if is_padding else "[n_query, n_key]"
         raise ArgumentError(
-            f"mask must be [n_query, n_key], here {shape[2:]}, or 4-D and broadcast to "
-            f"[batch, head, n_query, n_key], here {shape}; got {list(mask.shape)} "
-            "(a padding mask [batch, n_key] is mask[:, None, None, :])"
+            f"mask must be {names}, here {two}, or 4-D and broadcast to [batch, head, n_query, "
+            f"n_key], here {shape}; got {list(mask.shape)} (mask[:, None, None, :] makes [batch, "
+            "n_key] 4-D, mask[None, None] [n_query, n_key])"
         )
     return mask

@@ -1,8 +1,8 @@
 """The forward and backward pass with all weights in memory, for labels in any layout.
 
-The products of all queries with all labels are one large product; `Layout.spread` distributes them
-to the edges, and `Layout.collect` sums the weights of a query by label. Part by part, so that
-logits stay in the cache; only the weights are held for every edge.
+All queries are multiplied with the vectors of all labels at once; `Layout.to_edges` copies the
+products to the edges, and `Layout.sum_by_label` sums the weights of a query by label. The batch is
+computed in parts whose logits fit the CPU's cache; only the weights are held for every edge.
 
 Tensors are [outer, inner, n, d_head]: batch and head, or head and batch where tables differ between
 heads, so that the rows that share a table are adjacent. A group is one head of one item.
@@ -11,7 +11,7 @@ heads, so that the rows that share a table are adjacent. A group is one head of 
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from edgewise.attention import composite, private
 from edgewise.attention.inputs import AttentionInputs
+from edgewise.attention.ops import Operator
 from edgewise.attention.relations import Relation
 from edgewise.attention.shapes import Table
 
@@ -34,8 +35,8 @@ CHUNK = 2**19  # logits computed at a time
 PRODUCT_ROWS = 2048  # rows of a product with a table: about as many are the fastest
 
 
-class Layout:
-    """How labels map to edges. Column c of `by_label` is for one label, with one vector.
+class Layout(Protocol):
+    """How edges get their labels. Column c of `by_label` belongs to one label and its vector.
 
     A vector that is added to all rows of the key table shifts all logits of a query equally, and
     the weights stay the same. Added to all rows of the value table, it is added to the output,
@@ -43,11 +44,10 @@ class Layout:
     """
 
     n_column: int
-    margin: int  # entries that `collect` may read before and after the matrix
+    margin: int  # entries that `sum_by_label` may read before and after the matrix
 
     def columns(self, table: Table) -> Columns:
         """Return the vector of every column, less `first_row`."""
-        raise NotImplementedError
 
     def first_row(self, table: Table) -> Table | None:
         """Return the row that is subtracted from all others; None: there is none."""
@@ -55,15 +55,12 @@ class Layout:
 
     def table_gradient(self, table: Table, grad_columns: Columns, grad_first: Tensor) -> Table:
         """Return the gradient of a table from that of `columns`; grad_first: of what is added."""
-        raise NotImplementedError
 
-    def spread(self, by_label: LabelSums, part: slice, out: EdgeMatrices) -> None:
+    def to_edges(self, by_label: LabelSums, part: slice, out: EdgeMatrices) -> None:
         """Write the entry of each edge's label to `out`; `part` is a slice of `outer`."""
-        raise NotImplementedError
 
-    def collect(self, edges: EdgeMatrices, part: slice, out: LabelSums) -> None:
+    def sum_by_label(self, edges: EdgeMatrices, part: slice, out: LabelSums) -> None:
         """Write the sum over the edges of each query and label to `out`."""
-        raise NotImplementedError
 
 
 class Inputs(NamedTuple):
@@ -124,13 +121,29 @@ def ordered(x: Tensor, heads_first: bool) -> Tensor:
 
 
 def arrange(inputs: AttentionInputs, heads_first: bool) -> Inputs:
-    """Return the inputs of the passes; half precision is computed in float32."""
+    """Return the inputs of the passes."""
     allowed = inputs.allowed()
-    inputs = inputs.cast(composite.accumulation_dtype(inputs.query.dtype))
     tensors = (inputs.query, inputs.key, inputs.value)
     query, key, value = (ordered(x, heads_first).contiguous() for x in tensors)
     allowed = None if allowed is None else ordered(allowed, heads_first)
     return Inputs(query, key, value, inputs.key_table, inputs.value_table, allowed)
+
+
+def operator(name: str, options: type[Any]) -> Operator:
+    """Return the operator whose arguments are `Inputs` and a NamedTuple of options.
+
+    Options have a scale, `layout(inputs)`, `sizes(inputs)`: its n_column and margin, and
+    `relation(inputs)`: the labels as a relation, and whether heads are the first dimension.
+    """
+    return Operator(
+        name,
+        *(Inputs, options),
+        forward=lambda x, a: forward(x, a.layout(x), a.scale),
+        backward=lambda x, a, *results: backward(x, a.layout(x), a.scale, *results),
+        fake=lambda x, a: empty_results(x.query, x.key.shape[2], *a.sizes(x)),
+        composite=lambda x, a: composite_forward(x, a.scale, *a.relation(x)),
+        n_results=3,
+    )
 
 
 def composite_forward(x: Inputs, scale: float, relations: Relation, heads_first: bool) -> Outer:
@@ -167,7 +180,7 @@ def forward(inputs: Inputs, layout: Layout, scale: float) -> tuple[Tensor, ...]:
         keys, values = inputs.pieces(key_columns, part), inputs.pieces(value_columns, part)
         if keys is not None:
             torch.bmm(by_piece(q, keys), keys.mT, out=by_piece(sums, keys))
-            layout.spread(sums, part, out=w)
+            layout.to_edges(sums, part, out=w)
         w.baddbmm_(q, k.mT, beta=0 if keys is None else 1, alpha=scale)
         if hidden is not None:
             results[1][part].masked_fill_(hidden[part], -torch.inf)
@@ -175,7 +188,7 @@ def forward(inputs: Inputs, layout: Layout, scale: float) -> tuple[Tensor, ...]:
         if hidden is not None and has_empty:
             results[1][part].masked_fill_(hidden[part], 0.0)
         if values is not None:
-            layout.collect(w, part, out=sums)
+            layout.sum_by_label(w, part, out=sums)
             by_label, rows = by_piece(sums, values), by_piece(z, values)
             first = inputs.pieces(first_row, part)
             if first is None:
@@ -209,7 +222,7 @@ def backward(
         if values is not None:
             rows = by_piece(g, values)
             torch.bmm(rows, values.mT, out=by_piece(sums, values))
-            layout.spread(sums, part, out=grad_w)
+            layout.to_edges(sums, part, out=grad_w)
             grad_values.append(torch.bmm(by_piece(w_sums, values).mT, rows))
         grad_w.baddbmm_(g, v.mT, beta=0 if values is None else 1)
         torch.bmm(w.mT, g, out=grad_v)
@@ -217,7 +230,7 @@ def backward(
             grad_firsts.append(by_piece(grad_v, values).sum(1))
         private.softmax_backward_(grad_w, w)
         if keys is not None:
-            layout.collect(grad_w, part, out=sums)
+            layout.sum_by_label(grad_w, part, out=sums)
             grad_by_label = by_piece(sums, keys)
             torch.bmm(grad_by_label, keys, out=by_piece(grad_q, keys))
             grad_keys.append(torch.bmm(grad_by_label.mT, by_piece(q, keys)))

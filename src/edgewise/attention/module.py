@@ -26,7 +26,8 @@ class RelationAttention(nn.Module):
     max_distance: the clipping distance k of relative positions.
     n_labels: number of edge labels of graphs, which are given at each call. Without n_labels and
         max_distance there are no tables: attention is plain, or by `EdgeVectors` or `EdgeList`.
-    on_keys, on_values: whether the edge vectors a^K and a^V are used.
+    on_keys, on_values: whether the layer has a table of a^K and of a^V (`EdgeVectors` bring their
+        own).
     per_head: a table per head instead of one for all heads.
     dropout: probability of dropping an attention weight, in training.
     bias: whether the projections have one.
@@ -61,9 +62,7 @@ class RelationAttention(nn.Module):
         self._check_settings(d_head)
         self.d_head = d_model // heads if d_head is None else d_head
         inner = heads * self.d_head
-        self.query = nn.Linear(d_model, inner, bias=bias)
-        self.key = nn.Linear(d_model, inner, bias=bias)
-        self.value = nn.Linear(d_model, inner, bias=bias)
+        self.query, self.key, self.value = (nn.Linear(d_model, inner, bias=bias) for _ in range(3))
         self.output = nn.Linear(inner, d_model, bias=bias)
         if max_distance is not None:
             n_labels = RelativePositions(max_distance).n_labels
@@ -73,7 +72,7 @@ class RelationAttention(nn.Module):
             nn.Parameter(torch.empty(shape)) if is_used and n_labels is not None else None
             for is_used in (on_keys, on_values)
         )
-        self.register_parameter("u", None)  # of Additive
+        self.register_parameter("u", None)  # for all compatibilities; Additive has one
         for name, size in self._compatibility_shapes().items():
             self.register_parameter(name, nn.Parameter(torch.empty(size)))
         self.reset_parameters()
@@ -81,7 +80,7 @@ class RelationAttention(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise all weights by Glorot's uniform distribution; biases are zero.
 
-        The table of each head is one matrix, a vector of a compatibility a matrix of one row.
+        The number of rows and columns is that of one head's table; a vector is a matrix of one row.
         """
         for layer in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(layer.weight)
@@ -101,14 +100,15 @@ class RelationAttention(nn.Module):
         state: AttentionState | None = None,
         relations: Relation | None = None,
     ) -> Sequences:
-        """Return the attention of each position of x to those that the mask allows.
+        """Return the layer's output for each position of x.
 
         mask: bool [batch, n_key], True = token, or 4-D as in `relation_attention`.
-        state: of `new_state`; x continues the sequence it holds, and attends causally to that and
-            to itself. n_key is then the length of all, and the state is updated in place.
-        relations: of the n positions of x; not with `state`. A layer with n_labels needs one with
-            labels, such as `EdgeLabels` and `EdgeList`; one with neither n_labels nor max_distance
-            takes `EdgeVectors`, an `EdgeList` or None.
+        causal: a position attends to itself and to those before.
+        state: from `new_state`, for decoding: x is the next positions of the sequences in the
+            state, to which it is added. Attention is causal, and n_key is the length of all.
+        relations: the edges between the positions of x. A layer with n_labels needs `EdgeLabels` or
+            an `EdgeList`; one with max_distance takes none; one with neither takes `EdgeVectors`,
+            an `EdgeList` or None. Not together with `state`.
         """
         if x.dim() != 3 or x.shape[-1] != self.d_model:
             raise ArgumentError(f"x must be [batch, n, {self.d_model}]; got {list(x.shape)}")
@@ -116,10 +116,7 @@ class RelationAttention(nn.Module):
         query, key, value = self.project(x)
         offset = 0 if state is None else state.length
         n_key = offset + x.shape[1]
-        if isinstance(mask, Tensor) and mask.dim() == 2:
-            check.shape("mask", mask, "[batch, n_key], here {}, or 4-D", (x.shape[0], n_key))
-            mask = mask[:, None, None, :]
-        mask = check_mask(mask, query, n_key)  # before the state is changed
+        mask = check_mask(mask, query, n_key, is_padding=True)
         if state is not None:
             causal = True
             key, value = state.append(key, value)
@@ -130,16 +127,23 @@ class RelationAttention(nn.Module):
         if self.compatibility is not None:
             fields = {x: getattr(self, x).to(query.dtype) for x in self._compatibility_shapes()}
             compatibility = self.compatibility(**fields)
-        output = relation_attention(
-            *(query, key, value, relations),
-            key_table=self._table(self.key_table, query),
-            value_table=self._table(self.value_table, query),
-            mask=mask,
-            causal=causal,
-            dropout=self.dropout if self.training else 0.0,
-            compatibility=compatibility,
-            method=self.method,
-        )
+        tables = self.key_table, self.value_table  # in the dtype that autocast chose for the query
+        key_table, value_table = (None if x is None else x.to(query.dtype) for x in tables)
+        try:
+            output = relation_attention(
+                *(query, key, value, relations),
+                key_table=key_table,
+                value_table=value_table,
+                mask=mask,
+                causal=causal,
+                dropout=self.dropout if self.training else 0.0,
+                compatibility=compatibility,
+                method=self.method,
+            )
+        except Exception:
+            if state is not None:
+                state.truncate(offset)
+            raise
         return self.merge(output)
 
     def project(self, x: Sequences) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,8 +161,7 @@ class RelationAttention(nn.Module):
 
     def new_state(self, batch: int, max_length: int | None = None) -> AttentionState:
         """Return an empty cache for `batch` sequences; it grows unless max_length is given."""
-        sizes, weight = (batch, self.heads, self.d_head, max_length), self.key.weight
-        return AttentionState(*sizes, weight.dtype, weight.device)
+        return AttentionState(batch, self.heads, self.d_head, max_length, like=self.key.weight)
 
     def extra_repr(self) -> str:
         labels = "max_distance" if self.n_labels is None else "n_labels"
@@ -181,15 +184,14 @@ class RelationAttention(nn.Module):
                 "d_model and heads must be 1 or more, d_model a multiple of heads unless d_head is "
                 f"given; got d_model={d_model}, heads={heads}"
             )
-        if d_head is not None and d_head < 1:
-            raise ArgumentError(f"d_head must be 1 or more; got {d_head}")
         if self.max_distance is not None and self.n_labels is not None:
             raise ArgumentError(
                 f"give max_distance or n_labels, not both; got {self.max_distance} and "
-                f"{self.n_labels} (EdgeLabels.over makes labels of a graph and of distances)"
+                f"{self.n_labels} (EdgeLabels.from_graph_and_positions combines them)"
             )
-        if self.n_labels is not None and self.n_labels < 1:
-            raise ArgumentError(f"n_labels must be 1 or more; got {self.n_labels}")
+        for name, size in (("d_head", d_head), ("n_labels", self.n_labels)):
+            if size is not None and size < 1:
+                raise ArgumentError(f"{name} must be 1 or more; got {size}")
         if kind is not None and not (isinstance(kind, type) and issubclass(kind, Compatibility)):
             raise ArgumentError(
                 f"compatibility must be a class, Additive or Gated, or None; got {kind!r} "
@@ -216,7 +218,8 @@ class RelationAttention(nn.Module):
             raise ArgumentError(
                 f"relations must be {expected} in a layer with max_distance={self.max_distance} "
                 f"and n_labels={self.n_labels}; got relations={named(relations)} "
-                "(max_distance is for positions, n_labels for graphs; EdgeLabels.over has both)"
+                "(max_distance is for positions, n_labels for graphs; for both, "
+                "EdgeLabels.from_graph_and_positions)"
             )
         n_labels = None if relations is None else relations.n_labels
         if n_labels is not None and self.n_labels is not None and n_labels > self.n_labels:
@@ -226,7 +229,3 @@ class RelationAttention(nn.Module):
 
     def _compatibility_shapes(self) -> dict[str, tuple[int, ...]]:
         return (self.compatibility or DotProduct).parameter_shapes(self.heads, self.d_head)
-
-    def _table(self, table: Tensor | None, query: Tensor) -> Tensor | None:
-        """Return a table in the dtype of the projections, which autocast may lower."""
-        return None if table is None else table.to(query.dtype)

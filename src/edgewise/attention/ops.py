@@ -58,12 +58,11 @@ class Operator:
         self._op = self._register(f"edgewise::{name}", schema)
 
     def __call__(self, *arguments: Any) -> Tensor:
-        is_compiling = torch.compiler.is_compiling()
-        if not is_compiling and is_transforming():
+        if is_transforming():
             return self.composite(*arguments)
         inputs = [x for fields in arguments for x in fields]
         tensors = inputs[: self.n_tensors]
-        if not is_compiling and all(x is None or is_plain(x) for x in tensors):
+        if not torch.compiler.is_compiling() and all(x is None or is_plain(x) for x in tensors):
             eager: Callable[..., Tensor] = _Eager.apply
             return eager(self, arguments, *inputs)
         results = self._op(*inputs)

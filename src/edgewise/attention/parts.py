@@ -34,7 +34,7 @@ def attention_parts(
     """Return content logits, relation logits and weights of every edge.
 
     content + relation are the logits; the weights are their softmax over the edges that may be
-    attended, zeros for a query with nothing to attend. The compatibility is the dot product.
+    attended to, zeros for a query that may attend to nothing. The compatibility is the dot product.
     Arguments are as in `relation_attention`; `EdgeList` is not supported, as it has no such matrix.
     """
     if isinstance(relations, Relation) and not relations.is_dense:
@@ -43,8 +43,8 @@ def attention_parts(
     inputs = normalise(
         *(query, key, key, relations), key_table=key_table, mask=mask, causal=causal, scale=scale
     )
-    content = inputs.scale * (inputs.query @ inputs.key.mT)
-    relation = composite.relation_logits(inputs, inputs.query * inputs.scale, inputs.labels())
+    dtype, inputs = inputs.query.dtype, inputs.cast(composite.product_dtype(inputs.query))
+    content, relation = composite.logit_terms(inputs, inputs.labels())
     relation = torch.zeros_like(content) if relation is None else relation
     weights = composite.masked_softmax(content + relation, inputs.allowed())
-    return AttentionParts(content, relation, weights)
+    return AttentionParts(content.to(dtype), relation.to(dtype), weights.to(dtype))

@@ -5,7 +5,7 @@ the `blockwise` backend is not available.
 
 Undocumented behaviour of the fused kernels (each has a test in tests/unit/test_private.py):
 - a last dimension that is not contiguous gives wrong numbers;
-- no queries or no keys ends the process;
+- no queries or no keys crashes the process;
 - a mask must be additive and of the query's dtype;
 - a row whose keys are all masked has log-sum-exp 0, not -inf;
 - a row of NaN queries may give zeros with log-sum-exp 0 if there are fewer keys than a vector
@@ -41,15 +41,11 @@ def _has_arguments(name: str, arguments: str, overload: str = "default") -> bool
     return op is not None and [x.name for x in op._schema.arguments] == arguments.split()
 
 
-def _has_flash() -> bool:
-    name, inputs = "_scaled_dot_product_flash_attention_for_cpu", "query key value"
-    options = "dropout_p is_causal attn_mask scale"
-    return _has_arguments(name, f"{inputs} {options}") and _has_arguments(
-        f"{name}_backward", f"grad_out {inputs} out logsumexp {options}"
-    )
-
-
-HAS_FLASH = _has_flash()
+_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+_OPTIONS = "dropout_p is_causal attn_mask scale"
+HAS_FLASH = _has_arguments(_FLASH, f"query key value {_OPTIONS}") and _has_arguments(
+    f"{_FLASH}_backward", f"grad_out query key value out logsumexp {_OPTIONS}"
+)
 HAS_SOFTMAX_BACKWARD = _has_arguments(
     "_softmax_backward_data", "grad_output output dim input_dtype grad_input", overload="out"
 )
@@ -61,14 +57,14 @@ def has_flash(device: torch.device) -> bool:
 
 
 def additive(mask: Mask | None, dtype: torch.dtype) -> Bias | None:
-    """Return 0 where a query may attend and -inf elsewhere, to be added to logits."""
+    """Return 0 where a query may attend to a key and -inf elsewhere, to be added to logits."""
     if mask is None:
         return None
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
 
 
 def flash(inputs: QKV, mask: Mask | None, scale: float) -> PartialAttention:
-    """Return plain attention and its log-sum-exp, -inf where a query may attend nothing."""
+    """Return plain attention and its log-sum-exp, -inf where a query may attend to nothing."""
     assert all(x.shape[2] > 0 for x in inputs)
     bias = additive(mask, inputs[0].dtype)
     output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -130,6 +126,19 @@ def is_plain(x: Tensor) -> bool:
 def is_transforming() -> bool:
     """Return whether a transformation of torch.func is active: grad, vmap, jacrev, …"""
     return torch._C._are_functorch_transforms_active()
+
+
+def at_least(size: int, limit: int) -> bool:
+    """Return whether a size reaches a limit.
+
+    torch.compile compiles again beyond the limit. A program of torch.export must not depend on it:
+    there a size that may be on either side counts as below.
+    """
+    if torch.compiler.is_exporting():
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return statically_known_true(size >= limit)
+    return size >= limit
 
 
 def is_batched(x: Tensor) -> bool:

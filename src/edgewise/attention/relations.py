@@ -5,7 +5,7 @@ subclass of `Relation`; docs/attention.md shows one.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
@@ -65,8 +65,8 @@ class Relation:
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Any:
         """Return the relation with each of its tensors replaced by `function` of it."""
-        leaves, context = _flatten(self)
-        return self._unflatten([function(leaf) for leaf in leaves], context)
+        fields = {x: function(y) if isinstance(y, Tensor) else y for x, y in vars(self).items()}
+        return self._unflatten(fields.values(), (fields.keys(), ()))
 
     def to(self, device: torch.device | str) -> Any:
         """Return the relation with its tensors on another device."""
@@ -74,18 +74,21 @@ class Relation:
 
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], context: Any) -> Any:
-        """Return a relation with these attributes, without checking them again."""
+        """Return a relation with these fields, unchecked; others have their defaults."""
         relation, (names, rest) = object.__new__(cls), context
         vars(relation).update((*zip(names, leaves, strict=True), *rest))
         return relation
 
 
 def _flatten(relation: Relation) -> tuple[list[Any], Any]:
-    """Return the tensors of a relation, and their names with all other attributes."""
+    """Return the tensors of a relation, and their names with the other arguments it was made of.
+
+    What was read from values is left out: it differs between the inputs of an exported program.
+    """
     content = vars(relation)
     names = tuple(name for name, value in content.items() if isinstance(value, Tensor))
-    rest = tuple((name, value) for name, value in content.items() if name not in names)
-    return [content[name] for name in names], (names, rest)
+    rest = [field.name for field in fields(relation) if field.init and field.name not in names]  # type: ignore[arg-type]
+    return [content[name] for name in names], (names, tuple((x, content[x]) for x in rest))
 
 
 def can_read_values(x: Tensor) -> bool:
@@ -160,9 +163,10 @@ class EdgeLabels(Relation):
     """A label for every edge of a graph in which every node may attend to every other.
 
     labels: int [n_query, n_key], or [batch, n_query, n_key] for one graph per item. An edge with
-        label -1 adds no vector and is attended all the same: use a mask to hide edges.
-    n_labels: the number of labels. It defaults to the largest label plus one, which must be read:
-        pass it on a GPU and inside torch.compile. Labels are checked on CPUs only.
+        label -1 adds no vector and is attended to all the same: use a mask to hide edges.
+    n_labels: the number of labels; by default the largest label plus one. Pass it on a GPU, where
+        computing it waits for the GPU, inside torch.compile, and for inputs of torch.export, whose
+        labels may differ from those it is traced with. Labels are checked on CPUs only.
 
     >>> EdgeLabels(torch.tensor([[0, 3], [-1, 0]])).n_labels
     4
@@ -173,35 +177,32 @@ class EdgeLabels(Relation):
     has_unlabelled: bool = field(init=False, repr=False, default=True)
 
     def __post_init__(self) -> None:
-        labels = self.labels
+        labels, fields = self.labels, vars(self)  # fields: it is frozen
         shapes = "[n_query, n_key] or [batch, n_query, n_key]"
         expected = f"an int8, int16, int32, int64 or uint8 tensor {shapes}"
         check.tensor("labels", labels, expected, check.INTEGERS, 2, 3)
-        # A copy, so that what was checked is what is used.
-        object.__setattr__(self, "labels", labels.clone())
+        fields["labels"] = labels.clone()  # what was checked is what is used
         is_read = can_read_values(labels)
         if is_read:
             smallest = int(labels.min()) if labels.numel() else 0
             if smallest < -1:
                 raise ArgumentError(f"labels must be -1 (no vector) or more; got {smallest}")
-            object.__setattr__(self, "has_unlabelled", smallest < 0)
+            fields["has_unlabelled"] = smallest < 0
         if is_read or (self.n_labels is None and not torch.compiler.is_compiling()):
             largest = int(labels.max()) if labels.numel() else -1
             if self.n_labels is None:
-                object.__setattr__(self, "n_labels", largest + 1)
+                fields["n_labels"] = largest + 1
             elif largest >= self.n_labels:
-                raise ArgumentError(
-                    f"labels must be below n_labels, {self.n_labels}; got {largest}"
-                )
+                raise ArgumentError(f"labels must be below n_labels={self.n_labels}; got {largest}")
 
     @classmethod
-    def over(cls, positions: RelativePositions, labels: Labels) -> "EdgeLabels":
+    def from_graph_and_positions(cls, labels: Labels, positions: RelativePositions) -> "EdgeLabels":
         """Return labels in which edges without one, -1, are labelled by their clipped distance.
 
         The first 2k + 1 rows of a table are the distances, followed by the labels of the graph.
 
         >>> parse = torch.tensor([[-1, 0], [-1, -1]])
-        >>> EdgeLabels.over(RelativePositions(1), parse).labels.tolist()
+        >>> EdgeLabels.from_graph_and_positions(parse, RelativePositions(1)).labels.tolist()
         [[1, 3], [0, 1]]
         """
         check.type_of("positions", positions, "RelativePositions", RelativePositions)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from edgewise.attention.inputs import AttentionInputs
@@ -18,12 +17,14 @@ class Backend:
     supports: return why it cannot run these inputs ("has no dropout; got dropout=0.1"), or None.
     cost: return a relative cost; `auto` selects the lowest among those that support the inputs.
     run: return the output [batch, head, n_query, d_head].
+    in_float32: whether `run` is given half precision as float32, and its output rounded.
     """
 
     name: str
     supports: Callable[[AttentionInputs], str | None]
     cost: Callable[[AttentionInputs], float]
     run: Callable[[AttentionInputs], Tensor]
+    in_float32: bool = False
 
 
 def why_not_dot_product(
@@ -49,19 +50,6 @@ def why_not_positions(inputs: AttentionInputs) -> str | None:
         given = f"relations={named(relations)}" if inputs.has_tables else "no table"
         return f"needs RelativePositions and a key_table or value_table; got {given}"
     return "needs max_distance of 1 or more; got 0" if relations.max_distance == 0 else None
-
-
-def at_least(size: int, limit: int) -> bool:
-    """Return whether a size reaches a limit.
-
-    torch.compile compiles again beyond the limit. A program of torch.export must not depend on it:
-    there a size that may be on either side counts as below.
-    """
-    if torch.compiler.is_exporting():
-        from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-        return statically_known_true(size >= limit)
-    return size >= limit
 
 
 def has_hidden_nan(inputs: AttentionInputs, mask: Tensor | None) -> bool:

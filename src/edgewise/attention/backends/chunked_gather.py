@@ -13,7 +13,6 @@ from torch.nn.functional import pad
 from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, named, why_not_dot_product
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.ops import Operator
 from edgewise.attention.relations import EdgeLabels, RelativePositions
 from edgewise.attention.shapes import Queries, Table
 
@@ -26,12 +25,12 @@ def supports(inputs: AttentionInputs) -> str | None:
 
 
 def cost(inputs: AttentionInputs) -> float:
-    """For the labels of relative positions, which are computed at each call, `gather` is faster."""
+    """Return less than `gather` has, except for relative positions: there `gather` is faster."""
     return 2.0 if isinstance(inputs.relations, RelativePositions) else 1.0
 
 
 def run(inputs: AttentionInputs) -> Queries:
-    """Return equations 3 and 5."""
+    """Compute attention by equations 3 and 5."""
     labels = inputs.labels()
     assert labels is not None
     # A single item is divided by heads.
@@ -39,7 +38,7 @@ def run(inputs: AttentionInputs) -> Queries:
     labels = passes.ordered(labels, heads_first)
     options = Options(labels, inputs.has_unlabelled, heads_first, inputs.scale)
     output = _chunked_gather(passes.arrange(inputs, heads_first), options)
-    return passes.ordered(output.to(inputs.query.dtype), heads_first)
+    return passes.ordered(output, heads_first)
 
 
 class LabelColumns(passes.Layout):
@@ -58,12 +57,12 @@ class LabelColumns(passes.Layout):
     ) -> Table:
         return grad_columns[..., : table.shape[-2], :].contiguous()
 
-    def spread(self, by_label: passes.LabelSums, part: slice, out: passes.EdgeMatrices) -> None:
+    def to_edges(self, by_label: passes.LabelSums, part: slice, out: passes.EdgeMatrices) -> None:
         column = self.column[part]
         by_label = by_label.view(*column.shape[:3], self.n_column)
         torch.gather(by_label, -1, column, out=out.view(column.shape))
 
-    def collect(self, edges: passes.EdgeMatrices, part: slice, out: passes.LabelSums) -> None:
+    def sum_by_label(self, edges: passes.EdgeMatrices, part: slice, out: passes.LabelSums) -> None:
         column = self.column[part]
         sums = out.zero_().view(*column.shape[:3], self.n_column)
         sums.scatter_add_(-1, column, edges.view(column.shape))
@@ -77,33 +76,22 @@ class Options(NamedTuple):
     heads_first: bool
     scale: float
 
+    def sizes(self, inputs: passes.Inputs) -> tuple[int, int]:
+        tables = (inputs.key_table, inputs.value_table)
+        n_label = max(0 if x is None else x.shape[-2] for x in tables)
+        return n_label + self.has_unlabelled, LabelColumns.margin
 
-def n_column(inputs: passes.Inputs, options: Options) -> int:
-    tables = (inputs.key_table, inputs.value_table)
-    return max(0 if x is None else x.shape[-2] for x in tables) + options.has_unlabelled
+    def layout(self, inputs: passes.Inputs) -> LabelColumns:
+        column, (n_column, _) = self.labels.long(), self.sizes(inputs)
+        if self.has_unlabelled:
+            column = column.masked_fill(column < 0, n_column - 1)
+        return LabelColumns(column.expand(*inputs.query.shape[:3], -1), n_column)
 
-
-def layout(inputs: passes.Inputs, options: Options) -> LabelColumns:
-    column, count = options.labels.long(), n_column(inputs, options)
-    if options.has_unlabelled:
-        column = column.masked_fill(column < 0, count - 1)
-    return LabelColumns(column.expand(*inputs.query.shape[:3], -1), count)
-
-
-def _composite(inputs: passes.Inputs, options: Options) -> Tensor:
-    labels = passes.ordered(options.labels, options.heads_first)[:, 0]
-    relations = EdgeLabels(labels, n_labels=n_column(inputs, options))
-    return passes.composite_forward(inputs, options.scale, relations, options.heads_first)
+    def relation(self, inputs: passes.Inputs) -> tuple[EdgeLabels, bool]:
+        labels = passes.ordered(self.labels, self.heads_first)[:, 0]
+        return EdgeLabels(labels, n_labels=self.sizes(inputs)[0]), self.heads_first
 
 
-_chunked_gather = Operator(
-    "chunked_gather_v1",
-    *(passes.Inputs, Options),
-    forward=lambda x, a: passes.forward(x, layout(x, a), a.scale),
-    backward=lambda x, a, *results: passes.backward(x, layout(x, a), a.scale, *results),
-    fake=lambda x, a: passes.empty_results(x.query, x.key.shape[2], n_column(x, a), margin=0),
-    composite=_composite,
-    n_results=3,
-)
+_chunked_gather = passes.operator("chunked_gather_v1", Options)
 
-BACKEND = Backend("chunked_gather", supports, cost, run)
+BACKEND = Backend("chunked_gather", supports, cost, run, in_float32=True)

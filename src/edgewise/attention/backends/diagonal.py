@@ -1,16 +1,16 @@
 """Self-attention with relative positions, for translation lengths: no gather and no scatter.
 
-A distance is a diagonal of the matrix of edges. A view of a row-major [n, n] matrix with row stride
-n + 1 has the diagonals as columns. `spread` reads the products of queries and labels with row
-stride n_column - 1, which places them on diagonals; `collect` reads the weights with row stride
-n + 1, which sums them by label. Entries of a neighbouring row are cleared by a bitwise AND, because
-a product with zero would keep NaN.
+The edges at one distance are a diagonal of the [n, n] matrix of edges. Viewed with a row stride of
+n + 1, the matrix has its diagonals as columns: a row of this view is the weights of a query by
+label. The products of queries and labels, viewed with a row stride of n_column - 1, are on their
+diagonals. Such views contain entries of neighbouring rows; a bitwise AND clears them, NaN too.
 
 Edges beyond the clipping distance are two triangles, each with one label. If the first row is
-subtracted from the tables, the left triangle needs nothing, and the number of columns is even. That
-loses precision if the row is larger than the others; then tables are used as they are. So they are
-in sequences that are not longer than the clipping distance, with the next distance as a column that
-makes their number even. Under causal masking the labels of later keys are not computed.
+subtracted from all rows of a table, the left triangle needs no computation, and the number of
+columns is even, which makes matrix products faster. The subtraction is skipped if the first row is
+much larger than another, as it would lose precision, and in sequences with no edge beyond the
+clipping distance; there the next distance is one more column, to make their number even. Under
+causal masking the labels of later keys are not computed.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from torch import Tensor
 from edgewise.attention import label_passes as passes
 from edgewise.attention.backends.base import Backend, why_not_dot_product, why_not_positions
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.ops import Operator
 from edgewise.attention.relations import RelativePositions, can_read_values
 from edgewise.attention.shapes import Queries, Table
 
@@ -41,28 +40,28 @@ def supports(inputs: AttentionInputs) -> str | None:
 
 
 def run(inputs: AttentionInputs) -> Queries:
-    """Return equations 3 and 5."""
+    """Compute attention by equations 3 and 5."""
     relations, heads_first = inputs.relations, inputs.tables_per_head
     assert isinstance(relations, RelativePositions)
     k = relations.max_distance
     options = Options(k, inputs.causal, inputs.scale, can_subtract_first(inputs, k))
-    output = _diagonal(passes.arrange(inputs, heads_first), options)
-    return passes.ordered(output.to(inputs.query.dtype), heads_first)
+    return passes.ordered(_diagonal(passes.arrange(inputs, heads_first), options), heads_first)
 
 
 def can_subtract_first(inputs: AttentionInputs, max_distance: int) -> bool:
-    """Return whether to subtract the first row from the tables.
+    """Return whether to subtract the first row from all rows of the tables.
 
-    It must not be more than twice as large as the others. False where values cannot be read, as
-    inside torch.compile, and in sequences that have no such distance.
+    Each row that is used must have an entry of at least a quarter of the first row's largest: then
+    rounding errors are of the size that they would have otherwise. False where values cannot be
+    read, as inside torch.compile, and in sequences with no edge beyond the clipping distance.
     """
     if not can_read_values(inputs.query) or inputs.n_query <= max_distance:
         return False
+    n_used = max_distance + 1 if inputs.causal else 2 * max_distance + 1
     for table in (inputs.key_table, inputs.value_table):
         if table is not None:
-            others = (-1,) if table.dim() == 2 else (0, -1)
-            norms = table.detach().abs().amax(others).tolist()
-            if norms[0] > 2 * max(norms[1:]):
+            largest = table.detach()[..., :n_used, :].abs().amax(-1)
+            if not bool((largest[..., 0] <= 4 * largest[..., 1:].amin(-1)).all()):  # or NaN
                 return False
     return True
 
@@ -75,7 +74,7 @@ class Diagonals(passes.Layout):
         self, n: int, max_distance: int, causal: bool, subtracts_first: bool, dtype: torch.dtype
     ) -> None:
         self.n_column, reach = extent(n, max_distance, causal, subtracts_first)
-        self.n, self.margin, self.subtracts_first = n, reach, subtracts_first
+        self.n, self.margin, self.subtracts_first = n, reach + 1, subtracts_first
         self.lowest = subtracts_first - reach  # the distance of the first column
         position = torch.arange(n, device="cpu")
         distance = position - position[:, None]
@@ -110,7 +109,7 @@ class Diagonals(passes.Layout):
     def _rows(self, table: Table) -> passes.Columns:
         return table.narrow(-2, table.shape[-2] // 2 + self.lowest, self.n_column)
 
-    def spread(self, by_label: passes.LabelSums, part: slice, out: passes.EdgeMatrices) -> None:
+    def to_edges(self, by_label: passes.LabelSums, part: slice, out: passes.EdgeMatrices) -> None:
         size, bits, n_column = self.size, BITS[out.dtype], self.n_column
         shorter_rows = (self.n * n_column, n_column - 1, 1)
         start = by_label.storage_offset() - self.lowest
@@ -121,7 +120,7 @@ class Diagonals(passes.Layout):
         if self.right is not None:
             out[:, :size, -size:].addcmul_(by_label[:, :size, -1:], self.right)
 
-    def collect(self, edges: passes.EdgeMatrices, part: slice, out: passes.LabelSums) -> None:
+    def sum_by_label(self, edges: passes.EdgeMatrices, part: slice, out: passes.LabelSums) -> None:
         n, size, bits = self.n, self.size, BITS[edges.dtype]
         longer_rows = (n * n, n + 1, 1)
         start = edges.storage_offset() + self.lowest
@@ -134,7 +133,7 @@ class Diagonals(passes.Layout):
 
 
 def extent(n: int, max_distance: int, causal: bool, subtracts_first: bool) -> tuple[int, int]:
-    """Return the number of columns, and the longest distance that is not clipped."""
+    """Return the number of columns, and the distance beyond which edges share a label."""
     reach = torch.sym_min(max_distance, n - 1)
     later = 0 if causal else torch.sym_min(max_distance, n)  # distance n is for an even number
     return reach + 1 + later - subtracts_first, reach
@@ -151,42 +150,31 @@ class Options(NamedTuple):
     scale: float
     subtracts_first: bool
 
+    def sizes(self, inputs: passes.Inputs) -> tuple[int, int]:
+        n_column, reach = extent(
+            inputs.query.shape[2], self.max_distance, self.causal, self.subtracts_first
+        )
+        return n_column, reach + 1
 
-def layout(inputs: passes.Inputs, options: Options) -> Diagonals:
-    """Return the layout for these sizes, from a cache for short sequences."""
-    (k, causal, _, subtracts_first), n = options, inputs.query.shape[2]
-    key = (n, min(k, n), causal, subtracts_first, inputs.query.dtype)
-    if key in _CACHE:
-        return _CACHE[key]
-    made = Diagonals(*key)
-    # Tensors made under a dispatch mode, such as FakeTensorMode, must not be used outside it.
-    if n <= CACHED_LENGTH and type(made.in_band) is Tensor:
-        if len(_CACHE) >= 64:
-            del _CACHE[next(iter(_CACHE))]
-        _CACHE[key] = made
-    return made
+    def layout(self, inputs: passes.Inputs) -> Diagonals:
+        """Return the layout for these sizes, from a cache for short sequences."""
+        (k, causal, _, subtracts_first), n = self, inputs.query.shape[2]
+        key = (n, min(k, n), causal, subtracts_first, inputs.query.dtype)
+        if (found := _CACHE.get(key)) is not None:
+            return found
+        made = Diagonals(*key)
+        # Tensors made under a dispatch mode, such as FakeTensorMode, must not be used outside it.
+        if n <= CACHED_LENGTH and type(made.in_band) is Tensor:
+            if len(_CACHE) >= 64:
+                _CACHE.clear()
+            _CACHE[key] = made
+        return made
 
-
-def _fake(inputs: passes.Inputs, options: Options) -> tuple[Tensor, ...]:
-    (k, causal, _, subtracts_first), n = options, inputs.query.shape[2]
-    n_column, reach = extent(n, k, causal, subtracts_first)
-    return passes.empty_results(inputs.query, n, n_column, margin=reach)
-
-
-def _composite(inputs: passes.Inputs, options: Options) -> Tensor:
-    heads_first = any(table is not None and table.dim() == 3 for table in inputs[3:5])
-    relations = RelativePositions(options.max_distance)
-    return passes.composite_forward(inputs, options.scale, relations, heads_first)
+    def relation(self, inputs: passes.Inputs) -> tuple[RelativePositions, bool]:
+        has_heads = any(table is not None and table.dim() == 3 for table in inputs[3:5])
+        return RelativePositions(self.max_distance), has_heads
 
 
-_diagonal = Operator(
-    "diagonal_v1",
-    *(passes.Inputs, Options),
-    forward=lambda x, a: passes.forward(x, layout(x, a), a.scale),
-    backward=lambda x, a, *results: passes.backward(x, layout(x, a), a.scale, *results),
-    fake=_fake,
-    composite=_composite,
-    n_results=3,
-)
+_diagonal = passes.operator("diagonal_v1", Options)
 
-BACKEND = Backend("diagonal", supports, cost=lambda inputs: 1.0, run=run)
+BACKEND = Backend("diagonal", supports, cost=lambda inputs: 1.0, run=run, in_float32=True)

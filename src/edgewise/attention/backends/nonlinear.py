@@ -1,9 +1,9 @@
 """Compatibilities other than the dot product: their logits need a vector for every edge.
 
 That is n_query * n_key * d_head numbers per head, 2 GiB for 8 heads of 64 and a sequence of 1,024.
-Eager code holds a few tensors of `BLOCK` numbers at a time, or of as many as the edges of one query
-or the nodes of one item have; if there are several blocks, the backward pass computes them again.
-The compiler fuses them.
+Eager code computes the logits in blocks of queries, or of edges of a list, whose vectors have
+`BLOCK` numbers or those of one query; the backward pass computes each block again, unless there is
+only one. The compiler fuses the vectors away.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,20 +27,17 @@ EdgeLogits = Float[Tensor, "batch head *edges"]
 
 def supports(inputs: AttentionInputs) -> str | None:
     if inputs.is_dot_product:
-        return "needs another compatibility than the dot product (or Gated without key vectors)"
+        return "does not support the dot product (Gated without key vectors is the dot product)"
     return None
 
 
 def run(inputs: AttentionInputs) -> Queries:
-    """Return equation 3 with the logits of another compatibility."""
-    graph, dtype = inputs.relations, inputs.query.dtype
-    # Float32: gradients are sums over edges, block by block.
-    inputs = inputs.cast(composite.accumulation_dtype(dtype))
-    logits = edge_logits(inputs)
+    """Compute attention by equation 3 with the logits of another compatibility."""
+    graph, logits = inputs.relations, edge_logits(inputs)
     if isinstance(graph, EdgeList):
-        return edge_ops.attend(inputs, graph, logits).to(dtype)
+        return edge_ops.attend(inputs, graph, logits)
     weights = composite.masked_softmax(logits, inputs.allowed())
-    return composite.weighted_sum(inputs, weights, inputs.labels()).to(dtype)
+    return composite.weighted_sum(inputs, weights, inputs.labels())
 
 
 def edge_logits(inputs: AttentionInputs) -> EdgeLogits:
@@ -109,4 +106,5 @@ def split(tensors: Sequence[Tensor | None], size: int, dim: int) -> Iterator[tup
     return zip(*(x if len(x) == count else x * count for x in parts), strict=True)
 
 
-BACKEND = Backend("nonlinear", supports, cost=lambda inputs: 1.0, run=run)
+# In float32: gradients are sums over edges, block by block.
+BACKEND = Backend("nonlinear", supports, cost=lambda inputs: 1.0, run=run, in_float32=True)

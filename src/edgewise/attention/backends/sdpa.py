@@ -1,19 +1,18 @@
 """Plain attention by PyTorch's `scaled_dot_product_attention`, on any device.
 
 It also computes relative positions with k = 0: the key's only vector cancels in the softmax, and
-weights sum to one, so that every query that may attend anything gets the value's only vector.
+weights sum to one, so that every query that may attend to anything gets the value's only vector.
 """
 
 import math
 
-import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from edgewise.attention import composite, private
 from edgewise.attention.backends import base
 from edgewise.attention.inputs import AttentionInputs
-from edgewise.attention.relations import RelativePositions
+from edgewise.attention.relations import RelativePositions, can_read_values
 from edgewise.attention.shapes import Queries
 
 
@@ -41,7 +40,7 @@ def run(inputs: AttentionInputs) -> Queries:
     row = row if inputs.key_table is None else row + 0.0 * inputs.key_table
     first = inputs.first_position
     if inputs.mask is None and (not inputs.causal or (first is not None and first >= 0)):
-        return output + row  # every query may attend the first key
+        return output + row  # every query may attend to the first key
     allowed = inputs.allowed()
     assert allowed is not None
     return output + row * allowed.any(-1, keepdim=True).to(output.dtype)
@@ -54,10 +53,13 @@ def plain(inputs: AttentionInputs) -> Queries:
     # In a step of decoding, no key comes after the first query.
     causal = inputs.causal and (first is None or first < n_key - 1)
     is_square = causal and mask is None and first == 0 and inputs.n_query == n_key
+    if is_square and query.device.type == "cpu":
+        # Only PyTorch's fused CPU kernel keeps NaN in later keys from queries under is_causal.
+        is_fused = inputs.dropout == 0 and all(x.stride(-1) == 1 for x in (query, key, value))
+        is_square = is_fused or bool(not can_read_values(key) or key.isfinite().all())
     allowed = inputs.allowed() if causal and not is_square else mask
     # PyTorch's CPU kernel has no rule for vmap, and no second derivative.
-    is_transforming = not torch.compiler.is_compiling() and private.is_transforming()
-    if is_transforming or base.has_hidden_nan(inputs, allowed):
+    if private.is_transforming() or base.has_hidden_nan(inputs, allowed):
         return composite.attention(inputs.replace(relations=None, mask=allowed, causal=False))
     output = scaled_dot_product_attention(
         *(query, key, value),
@@ -66,7 +68,7 @@ def plain(inputs: AttentionInputs) -> Queries:
         is_causal=is_square,
         scale=inputs.scale,
     )
-    if not base.at_least(n_key, private.VECTOR):
+    if not private.at_least(n_key, private.VECTOR):
         # PyTorch's kernel gives zeros for some rows of NaN, which would hide an error.
         output = output.masked_fill(query.isnan().any(-1, keepdim=True), math.nan)
     if allowed is not None and not is_square:

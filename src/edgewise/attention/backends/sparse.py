@@ -6,7 +6,6 @@ and nothing for each (query, label).
 
 from edgewise.attention import edge_ops
 from edgewise.attention.backends.base import Backend, named, why_not_dot_product
-from edgewise.attention.composite import accumulation_dtype
 from edgewise.attention.edge_list import EdgeList
 from edgewise.attention.inputs import AttentionInputs
 from edgewise.attention.shapes import Queries
@@ -19,10 +18,9 @@ def supports(inputs: AttentionInputs) -> str | None:
 
 
 def run(inputs: AttentionInputs) -> Queries:
-    """Return equations 3 and 4 along the edges."""
-    graph, dtype = inputs.relations, inputs.query.dtype
+    """Compute attention along the edges by equations 3 and 5."""
+    graph = inputs.relations
     assert isinstance(graph, EdgeList)
-    inputs = inputs.cast(accumulation_dtype(dtype))
     batch, heads = inputs.query.shape[:2]
     query, key = inputs.query.flatten(0, 1), inputs.key.flatten(0, 1)
     logits = edge_ops.edge_products(query, key, graph.edges)
@@ -30,7 +28,7 @@ def run(inputs: AttentionInputs) -> Queries:
         rows = edge_ops.label_rows(graph, inputs.key_table, batch)
         logits = logits + edge_ops.edge_products(query, *rows)
     logits = (logits * inputs.scale).unflatten(0, (batch, heads))
-    return edge_ops.attend(inputs, graph, logits).to(dtype)
+    return edge_ops.attend(inputs, graph, logits)
 
 
-BACKEND = Backend("sparse", supports, cost=lambda inputs: 1.0, run=run)
+BACKEND = Backend("sparse", supports, cost=lambda inputs: 1.0, run=run, in_float32=True)

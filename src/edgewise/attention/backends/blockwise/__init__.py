@@ -12,9 +12,11 @@ from edgewise.attention.ops import Operator
 from edgewise.attention.relations import RelativePositions
 from edgewise.attention.shapes import Queries
 
-# Keys from which it is faster than `diagonal` and than `gather`, by whether it is causal: measured
-# with benchmarks/bench_methods.py. With fewer queries than MIN_QUERIES it is slower than both.
+# Keys from which it is faster than `diagonal` (with the clipping distance, up to MOST_MORE, added)
+# and than `gather`, by whether it is causal: measured with benchmarks/bench_methods.py. With fewer
+# queries than MIN_QUERIES it is slower than both.
 FASTER_THAN_DIAGONAL = {False: 768, True: 512}
+MOST_MORE = 1024
 FASTER_THAN_GATHER = {False: 384, True: 256}
 MIN_QUERIES = 16
 
@@ -33,29 +35,29 @@ def supports(inputs: AttentionInputs) -> str | None:
 
 def cost(inputs: AttentionInputs) -> float:
     causal, n_key = inputs.causal, inputs.n_key
-    is_long = base.at_least(n_key, FASTER_THAN_GATHER[causal])
-    if not is_long or not base.at_least(inputs.n_query, MIN_QUERIES):
+    is_long = private.at_least(n_key, FASTER_THAN_GATHER[causal])
+    if not is_long or not private.at_least(inputs.n_query, MIN_QUERIES):
         return 3.0
-    return 0.5 if base.at_least(n_key, FASTER_THAN_DIAGONAL[causal]) else 1.25
+    assert isinstance(inputs.relations, RelativePositions)
+    more = min(inputs.relations.max_distance, MOST_MORE)
+    return 0.5 if private.at_least(n_key, FASTER_THAN_DIAGONAL[causal] + more) else 1.25
 
 
 def run(inputs: AttentionInputs) -> Queries:
-    """Return equations 3 and 5; half precision is computed in float32 and rounded once.
+    """Compute attention by equations 3 and 5, in float32 or float64.
 
     The kernels have half precision too, but are less exact in it and not faster without hardware
     for it: the backward pass in float16 takes ten times as long.
     """
-    relations, dtype, mask = inputs.relations, inputs.query.dtype, inputs.mask
-    offset = inputs.first_position
+    relations, mask, offset = inputs.relations, inputs.mask, inputs.first_position
     assert isinstance(relations, RelativePositions) and offset is not None
     if base.has_hidden_nan(inputs, mask):
         return composite.attention(inputs)
-    inputs = inputs.cast(composite.accumulation_dtype(dtype))
     arguments = Arguments(
         *(inputs.query, inputs.key, inputs.value, inputs.key_table, inputs.value_table, mask),
         *(relations.max_distance, offset, inputs.causal, inputs.scale),
     )
-    return _blockwise(arguments).to(dtype)
+    return _blockwise(arguments)
 
 
 def _composite(a: Arguments) -> Tensor:
@@ -71,8 +73,8 @@ _blockwise = Operator(
     backward=passes.backward,
     fake=passes.empty_results,
     composite=_composite,
-    n_results=4,
+    n_results=6,
     saves_output=True,
 )
 
-BACKEND = base.Backend("blockwise", supports, cost, run)
+BACKEND = base.Backend("blockwise", supports, cost, run, in_float32=True)

@@ -2,13 +2,10 @@
 
 Edges far from the diagonal share one label on each side, so they are plain attention plus one
 number per query, and PyTorch's fused kernels compute them. Only a window around the diagonal needs
-the label of each edge. The parts are merged by their log-sum-exp. Memory grows with n, not with
-its square.
+the label of each edge. The parts are merged by their log-sum-exp. Memory is O(n).
 
 In the backward pass of a tail, whose edges have one vector a^V, the gradient of a logit is
-alpha_ij (g_i v_j^T - g_i (z_i - a^V)^T), g the gradient of z: the fused kernel is given z_i - a^V
-as its output. A vector that is added to all rows of the key table does not change the weights,
-and weights sum to one: so the gradient of a table's first row follows from those of the others.
+alpha_ij (g_i v_j^T - g_i (z_i - a^V)^T), g the gradient of z: the fused kernel gets z_i - a^V as z.
 """
 
 import math
@@ -30,12 +27,13 @@ def empty_results(a: Arguments) -> tuple[Tensor, ...]:
     """Return memory for the results of `forward`; causal queries have no right tails."""
     shape = a.query.shape
     right = (0, 0, 0, 0) if a.causal else shape
-    return tuple(a.query.new_empty(size) for size in (shape, shape[:3], right, right[:3]))
+    sizes = (shape, shape[:3], shape, shape[:3], right, right[:3])
+    return tuple(a.query.new_empty(size) for size in sizes)
 
 
-def by_side(a: Arguments, results: tuple[Tensor, ...]) -> list[PartialAttention]:
-    """Return output and log-sum-exp by `Tail.label`; those of left tails become the whole's."""
-    return [(results[0], results[1]), (results[2], results[3])][: len(a.tail_labels)]
+def paired(a: Arguments, results: tuple[Tensor, ...]) -> list[PartialAttention]:
+    """Return output and log-sum-exp over all keys, over left tails and, if any, over right ones."""
+    return list(zip(results[::2], results[1::2], strict=True))[: 1 + len(a.tail_labels)]
 
 
 def partition(inputs: Arguments) -> tuple[list[Tail], list[Part]]:
@@ -59,13 +57,13 @@ def tail_label_logits(inputs: Arguments) -> list[LogSumExp] | None:
 
 
 def forward(a: Arguments) -> tuple[Tensor, ...]:
-    """Return output and log-sum-exp, first over all keys, then over the right tails.
+    """Return output and log-sum-exp over all keys, over the left tails and over the right ones.
 
-    A query that may attend nothing has log-sum-exp +inf, so that its weights in the backward pass,
-    exp(logits - logsumexp), are zero.
+    A query that may attend to nothing has log-sum-exp +inf, so that its weights in the backward
+    pass, exp(logits - logsumexp), are zero.
     """
     inputs, results = a.prepared(), empty_results(a)
-    sides = by_side(a, results)
+    whole, *sides = paired(a, results)
     for output, logsumexp in sides:
         output.zero_()
         logsumexp.fill_(-math.inf)
@@ -77,7 +75,7 @@ def forward(a: Arguments) -> tuple[Tensor, ...]:
         if shifts is not None:
             hidden = logsumexp == -math.inf  # stays so: the term of such a query may be NaN
             logsumexp = (logsumexp + tail.rows(shifts[tail.label])).masked_fill_(hidden, -math.inf)
-        # Merged with the tails so far. A query that may attend neither has -inf in all three
+        # Merged with the tails so far. A query that may attend to neither has -inf in all three
         # log-sum-exps; its output is zero already.
         result, result_logsumexp = (tail.rows(x) for x in sides[tail.label])
         total = torch.logaddexp(result_logsumexp, logsumexp)
@@ -87,12 +85,14 @@ def forward(a: Arguments) -> tuple[Tensor, ...]:
         result_logsumexp.copy_(total)
     nan = inputs.query.amin(-1, keepdim=True) * 0  # the fused kernel can lose a query's NaN
     for view in window_views(inputs, windows):
-        window_forward(view, sides, view.rows(nan))
+        window_forward(view, whole, sides, view.rows(nan))
     return results
 
 
-def window_forward(view: WindowView, sides: list[PartialAttention], nan: Sums) -> None:
-    """Compute a window and merge it with the tails of its queries into the result, in place."""
+def window_forward(
+    view: WindowView, whole: PartialAttention, sides: list[PartialAttention], nan: Sums
+) -> None:
+    """Compute a window and write it, merged with the tails of its queries, to `whole`."""
     tails = [(view.rows(output), view.rows(logsumexp)[..., None]) for output, logsumexp in sides]
     logits = view.logits()
     peak = logits.amax(-1, keepdim=True)
@@ -111,28 +111,28 @@ def window_forward(view: WindowView, sides: list[PartialAttention], nan: Sums) -
         sums = view.sum_by_label(weights, tail_weights, slot=1)
         output.baddbmm_(sums, view.inputs.value_table)
     live = total > 0
-    result, result_logsumexp = tails[0]
-    torch.div(output, total.where(live, 1.0), out=result)
-    result_logsumexp.copy_((peak + total.log()).where(live, math.inf))
+    torch.div(output, total.where(live, 1.0), out=view.rows(whole[0]))
+    view.rows(whole[1])[..., None].copy_((peak + total.log()).where(live, math.inf))
 
 
 def backward(a: Arguments, grad: Queries, *results: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value and tables; `results` are those of `forward`."""
-    inputs, sides = a.prepared(), by_side(a, results)
+    inputs, pairs = a.prepared(), paired(a, results)
     grad = grad if grad.stride(-1) == 1 else grad.contiguous()
     # The gradient of each tensor in its place: tails and windows add to these.
     zeros = (None if x is None else torch.zeros_like(x) for x in inputs[:5])
     grads = Arguments._make((*zeros, *inputs[5:]))
     tails, windows = partition(inputs)
-    tails_backward(inputs, tails, grad, sides[0], grads)
+    tails_backward(inputs, tails, grad, pairs[0], grads)
     for view in window_views(inputs, windows):
-        window_backward(view, grad, sides, grads)
+        window_backward(view, grad, pairs, grads)
     grad_tables = [grad.new_empty(0) if x is None else torch.zeros_like(x) for x in a[3:5]]
     for grad_table, grouped in zip(grad_tables, grads[3:5], strict=True):
         if grouped is not None:
             per_head = inputs.ungrouped(grouped).sum(0)
             total = per_head if grad_table.dim() == 3 else per_head.sum(0)
-            grad_table[..., : inputs.n_column, :] = total
+            first = a.max_distance - inputs.max_distance
+            grad_table.narrow(-2, first, inputs.n_column).copy_(total)
     return *grads[:3], *grad_tables
 
 
@@ -161,21 +161,18 @@ def tails_backward(
 
 
 def window_backward(
-    view: WindowView, grad: Queries, sides: list[PartialAttention], grads: Arguments
+    view: WindowView, grad: Queries, pairs: list[PartialAttention], grads: Arguments
 ) -> None:
     """Add the gradients of one window and, for the tables, of its queries' tails."""
     inputs, window, keys = view.inputs, view.window, slice(view.start, view.stop)
-    (output, logsumexp), *right_tails = [(view.rows(x), view.rows(y)[..., None]) for x, y in sides]
-    left = None if window.k0 > 0 else 0.0  # unknown, or there is no left tail
+    (output, logsumexp), *tails = ((view.rows(x), view.rows(y)[..., None]) for x, y in pairs)
     grad = view.rows(grad)
     weights = view.logits().sub_(logsumexp).exp_()
     grad_value = torch.bmm(weights.mT, grad)[:, keys]
     window.keys(grads.value).add_(inputs.ungrouped(grad_value))
-    right_weights = [(x - logsumexp).exp_() for _, x in right_tails]
+    tail_weights = [(x - logsumexp).exp_() for _, x in tails]
     if grads.value_table is not None:
-        # The weights of a query sum to one, or to zero if it may attend nothing.
-        live = logsumexp.isfinite().to(grad.dtype)
-        sums = view.sum_by_label(weights, [left, *right_weights], slot=1, total=live)
+        sums = view.sum_by_label(weights, tail_weights, slot=1)
         grads.value_table.baddbmm_(sums.mT, grad)
 
     delta = (grad * output).sum(-1, keepdim=True)
@@ -183,13 +180,15 @@ def window_backward(
     grad_logits.sub_(delta).mul_(weights)
     grad_query = torch.bmm(grad_logits, view.key)
     if inputs.key_table is not None and grads.key_table is not None:
-        right_grads = []
-        for (right_output, _), weight in zip(right_tails, right_weights, strict=True):
-            if inputs.value_table is not None:
-                right_output = right_output + inputs.value_table[:, -1, None]
-            right_grads.append(weight * ((grad * right_output).sum(-1, keepdim=True) - delta))
-        # The gradients of a query's logits sum to zero.
-        sums = view.sum_by_label(grad_logits, [left, *right_grads], slot=0, total=0.0)
+        outputs = [tail_output for tail_output, _ in tails]
+        if (table := inputs.value_table) is not None:
+            labels = inputs.tail_labels
+            outputs = [x + table[:, i, None] for i, x in zip(labels, outputs, strict=True)]
+        tail_grads = [
+            weight * ((grad * x).sum(-1, keepdim=True) - delta)
+            for x, weight in zip(outputs, tail_weights, strict=True)
+        ]
+        sums = view.sum_by_label(grad_logits, tail_grads, slot=0)
         grad_query.baddbmm_(sums, inputs.key_table)
         grads.key_table.baddbmm_(sums.mT, view.query, alpha=inputs.scale)
     window.rows(grads.query).add_(inputs.ungrouped(grad_query), alpha=inputs.scale)

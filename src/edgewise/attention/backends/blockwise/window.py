@@ -64,14 +64,19 @@ class Arguments(NamedTuple):
         return (0,) if self.causal else (0, -1)
 
     def prepared(self) -> "Arguments":
-        """Return tables for each group, and tensors contiguous as the fused kernels need them."""
+        """Return tables for each group, and tensors contiguous as the fused kernels need them.
+
+        Labels of distances that do not occur are left out.
+        """
         query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in self[:3])
-        sizes = (*query.shape[:2], self.n_column, query.shape[3])
+        longest = max(1, key.shape[2] - self.offset, query.shape[2] + self.offset)
+        a = self._replace(max_distance=min(self.max_distance, longest))
+        first, sizes = self.max_distance - a.max_distance, (*query.shape[:2], -1, -1)
         key_table, value_table = (
-            None if table is None else table[..., : self.n_column, :].expand(sizes).flatten(0, 1)
-            for table in self[3:5]
+            None if x is None else x.narrow(-2, first, a.n_column).expand(sizes).flatten(0, 1)
+            for x in self[3:5]
         )
-        return Arguments(query, key, value, key_table, value_table, *self[5:])
+        return Arguments(query, key, value, key_table, value_table, *a[5:])
 
     def ungrouped(self, x: Float[Tensor, "group *rest"]) -> Float[Tensor, "batch head *rest"]:
         return x.reshape(*self.query.shape[:2], *x.shape[1:])
@@ -126,25 +131,18 @@ class WindowView:
                 result[..., columns].addcmul_(corner, by_label[..., label, None], value=scale)
         return result
 
-    def sum_by_label(
-        self, x: Matrix, tails: Sequence[Sums | float | None], slot: int, total: Sums | float = 0.0
-    ) -> LabelSums:
-        """Return the sum of a matrix for each query and label, tails included.
+    def sum_by_label(self, x: Matrix, tails: Sequence[Sums], slot: int) -> LabelSums:
+        """Return the sum of a matrix for each query and label, plus those of each side's tails.
 
-        tails: the sum of each tail; None: that of the left one follows from the total.
         slot: memory that is overwritten.
-        total: the sum of all labels of a query.
         """
         sums = x.new_empty(*x.shape[:2], self.inputs.n_column)
         sums[..., 1 : 1 + self.inputs.n_band] = self.band(x)
         labels = self.inputs.tail_labels
         for label, (columns, corner), tail in zip(labels, self.triangles, tails, strict=False):
-            if tail is not None:
-                masked = self._memory(slot, corner.shape[1])
-                torch.mul(x[..., columns], corner, out=masked)
-                sums[..., label, None] = masked.sum(-1, keepdim=True).add_(tail)
-        if tails[0] is None:
-            sums[..., :1] = total - sums[..., 1:].sum(-1, keepdim=True)
+            masked = self._memory(slot, corner.shape[1])
+            torch.mul(x[..., columns], corner, out=masked)
+            sums[..., label, None] = masked.sum(-1, keepdim=True).add_(tail)
         return sums
 
     def _memory(self, slot: int, width: int) -> Float[Tensor, "group block {width}"]:
