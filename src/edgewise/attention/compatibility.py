@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -81,13 +82,13 @@ class Additive(Compatibility):
         return {"u": (heads, d_head)}
 
     def logits(self, query: Ends, key: Ends, edge_key: Ends | None, scale: float) -> Logits:
-        total = query + key
-        activation = (total if edge_key is None else total + edge_key).tanh_()
-        if self.u.dim() == 1:
-            return activation @ self.u
-        heads, d_head = self.u.shape
-        u = self.u.view(heads, *[1] * (query.dim() - 3), d_head)
-        return (activation * u).sum(-1)
+        # tanh(x) = 2 sigmoid(2x) - 1; on CPUs PyTorch's tanh takes nine times as long.
+        total, u = 2 * query + 2 * key, self.u
+        total = (total if edge_key is None else torch.add(total, edge_key, alpha=2)).sigmoid_()
+        if u.dim() == 1:
+            return 2 * (total @ u) - u.sum()
+        u = u.view(len(u), *[1] * (query.dim() - 3), u.shape[1])
+        return 2 * (total * u).sum(-1) - u.sum(-1)
 
     def check(self, query: Tensor) -> None:
         _, heads, _, d_head = query.shape
@@ -97,10 +98,7 @@ class Additive(Compatibility):
 
 @dataclass(frozen=True, eq=False)
 class Gated(Compatibility):
-    """e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd).
-
-    An edge multiplies each feature of the key by a factor between 0 and 2.
-    """
+    """e_ij = s sum_d q_id k_jd 2 sigmoid(a_ijd): edges multiply features of keys by 0 to 2."""
 
     is_linear_in_query: ClassVar[bool] = True
 

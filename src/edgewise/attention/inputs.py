@@ -188,7 +188,9 @@ def scaled(inputs: AttentionInputs, scale: float | Tensor) -> AttentionInputs:
 
 def simplified(inputs: AttentionInputs) -> AttentionInputs:
     """Return inputs of the same result without what does not influence it."""
-    relations = inputs.relations
+    relations, first = inputs.relations, inputs.first_position
+    if inputs.causal and first is not None and first >= inputs.n_key - 1:
+        inputs = inputs.replace(causal=False)  # a step of decoding: no key is after the query
     if relations is not None and relations.has_labels and relations.is_dense:
         moves_queries = inputs.causal and relations.sets_positions
         if not inputs.has_tables and not moves_queries:

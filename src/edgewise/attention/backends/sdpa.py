@@ -49,10 +49,8 @@ def run(inputs: AttentionInputs) -> Queries:
 def plain(inputs: AttentionInputs) -> Queries:
     """Return attention without edge vectors; zeros for a query with nothing to attend."""
     query, key, value, mask = inputs.query, inputs.key, inputs.value, inputs.mask
-    first, n_key = inputs.first_position, inputs.n_key
-    # In a step of decoding, no key comes after the first query.
-    causal = inputs.causal and (first is None or first < n_key - 1)
-    is_square = causal and mask is None and first == 0 and inputs.n_query == n_key
+    n_key, causal = inputs.n_key, inputs.causal
+    is_square = causal and mask is None and inputs.first_position == 0 and inputs.n_query == n_key
     if is_square and query.device.type == "cpu":
         # Only PyTorch's fused CPU kernel keeps NaN in later keys from queries under is_causal.
         is_fused = inputs.dropout == 0 and all(x.stride(-1) == 1 for x in (query, key, value))
