@@ -462,6 +462,9 @@ def test_a_graph_over_sequences_at_their_own_offsets() -> None:
     parse = torch.tensor([[-1, 0], [-1, -1]])
     both = EdgeLabels.from_graph_and_positions(parse, positions)
     assert both.labels.tolist() == [[[1, 3], [0, 1]], [[0, 3], [0, 0]]]
+    assert both.n_labels == 4
+    known = EdgeLabels.from_graph_and_positions(parse.to("meta"), RelativePositions(1), n_labels=7)
+    assert known.n_labels == 10
 
 
 def test_what_was_checked_is_what_is_used() -> None:

@@ -451,6 +451,15 @@ def test_a_causal_layer_without_tables_runs_fused_attention(dropout: float, devi
     assert torch.softmax not in called
 
 
+def test_positions_that_change_nothing_are_left_out() -> None:
+    inputs = normalise(*torch.ones(3, 1, 2, 5, 4), RelativePositions(3), causal=True)
+    assert inputs.relations is None and inputs.causal
+    moved = normalise(*torch.ones(3, 1, 2, 5, 4), RelativePositions(3, 2), causal=True)
+    assert moved.relations is not None and moved.causal
+    step = normalise(*torch.ones(3, 1, 2, 5, 4), RelativePositions(3, 4), causal=True)
+    assert step.relations is None and not step.causal
+
+
 def test_private_functions_of_pytorch_are_called_in_one_file_only() -> None:
     pattern = re.compile(r"torch\._(?!_)|torch\.ops\.aten|torch\.fx|functorch|\b_pytree")
     for path in sorted(FOLDER.rglob("*.py")):

@@ -233,6 +233,7 @@ def test_a_truncated_state_goes_on_from_where_it_ends(has_gradients: bool) -> No
         state.truncate(7)
 
 
+@pytest.mark.unhooked  # torch.compile does not go through a hook
 def test_sequences_are_reordered_inside_a_compiled_graph() -> None:
     layer, x = layer_of(max_distance=3), words(2, 6, 12)
 
@@ -246,3 +247,16 @@ def test_sequences_are_reordered_inside_a_compiled_graph() -> None:
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         assert_equal(compiled(x, index), step(x, index))
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+@pytest.mark.parametrize("max_length", [None, 8])
+def test_the_state_of_another_layer_is_refused(has_gradients: bool, max_length: int | None) -> None:
+    layer, other = layer_of(max_distance=3), RelationAttention(12, 2, max_distance=3).double()
+    x = words(2, 6, 12)
+    with torch.set_grad_enabled(has_gradients):
+        state = layer.new_state(2, max_length)
+        layer(x[:, :4], state=state)
+        with raises(ArgumentError, "state", 3, 4, 2, 6):
+            other(x[:, 4:], state=state)
+        assert_equal(layer(x[:, 4:], state=state), layer(x, causal=True)[:, 4:])

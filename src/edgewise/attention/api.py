@@ -38,15 +38,15 @@ def relation_attention(
     causal: a query attends to the keys at its own position and before. With an `EdgeList`, neither
         mask nor causal may be given.
     dropout: probability of dropping an attention weight; applied whenever it is above 0.
-    scale: factor of the logits, 1/sqrt(d_head) by default; `Additive` ignores it. A tensor without
-        dimensions may require a gradient.
+    scale: factor of the logits, 1/sqrt(d_head) by default; `Additive` ignores a number, and
+        takes no tensor. A tensor without dimensions may require a gradient.
     compatibility: `Additive` or `Gated` instead of the dot product.
     method: the backend; "auto" selects the one with the lowest estimated cost among
         those that support the arguments. See docs/attention.md.
 
     A query that may attend to nothing gives zeros. Keys and values that no query may attend to do
-    not influence the result, even if NaN or infinite. Under autocast, inputs are cast as by
-    PyTorch's.
+    not influence the result, even if NaN or infinite. Under autocast, inputs are cast to its dtype,
+    as by PyTorch's attention.
     """
     inputs = normalise(
         *(query, key, value, relations, key_table, value_table),

@@ -37,28 +37,27 @@ class AttentionState:
     def append(self, key: NewKeys, value: NewKeys) -> tuple[AllKeys, AllKeys]:
         """Append keys and values; return all of them."""
         self._check(key)
-        start, self.length = self.length, self.length + key.shape[2]
-        new = torch.stack((key, value))
+        start, length, new = self.length, self.length + key.shape[2], torch.stack((key, value))
         past = self._buffer if self._history is None else self._history
         past = past[:, :, :, :start]
         if torch.is_grad_enabled() or (self._history is not None and self._history.requires_grad):
             # Not in place: autograd may have saved what is there.
-            self._history = torch.cat((past, new), dim=3)
+            self._history, self.length = torch.cat((past, new), dim=3), length
             key, value = self._history
             return key, value
         size = self._buffer.shape[3]
-        if self.length > size or self._history is not None:
+        if length > size or self._history is not None:
             # The positions so far are copied to a buffer that is large enough.
-            if self.length > size:
-                size = max(self.length, 2 * size)
+            if length > size:
+                size = max(length, 2 * size)
                 self._buffer = past.new_empty(*past.shape[:3], size, past.shape[4])
             self._buffer[:, :, :, :start] = past
             self._history = None
-        self._buffer[:, :, :, start : self.length] = new
-        return self._buffer[0, :, :, : self.length], self._buffer[1, :, :, : self.length]
+        self._buffer[:, :, :, start:length], self.length = new, length
+        return self._buffer[0, :, :, :length], self._buffer[1, :, :, :length]
 
     def truncate(self, length: int) -> None:
-        """Forget all positions from this one on."""
+        """Keep the first `length` positions."""
         if not 0 <= length <= self.length:
             raise ArgumentError(f"length must be in 0 to {self.length}; got {length}")
         self.length = length
@@ -83,11 +82,9 @@ class AttentionState:
         self._buffer = self._buffer.index_select(1, index)
 
     def _check(self, key: Tensor) -> None:
-        if key.shape[0] != self.batch:
-            raise ArgumentError(
-                f"x must have the state's batch, {self.batch}; got {key.shape[0]} "
-                "(state.reorder selects sequences)"
-            )
+        _, batch, heads, _, d_head = self._buffer.shape
+        expected = "{}, as the state has it (one state per layer; state.reorder selects sequences)"
+        check.shape("keys of x", key, expected, (batch, heads, "n", d_head))
         if key.dtype != self._buffer.dtype or key.device != self._buffer.device:
             if self.length > 0:
                 raise ArgumentError(

@@ -192,7 +192,7 @@ def simplified(inputs: AttentionInputs) -> AttentionInputs:
     if inputs.causal and first is not None and first >= inputs.n_key - 1:
         inputs = inputs.replace(causal=False)  # a step of decoding: no key is after the query
     if relations is not None and relations.has_labels and relations.is_dense:
-        moves_queries = inputs.causal and relations.sets_positions
+        moves_queries = inputs.causal and relations.sets_positions and first != 0
         if not inputs.has_tables and not moves_queries:
             inputs = inputs.replace(relations=None)
     if inputs.is_dot_product:

@@ -11,7 +11,7 @@ heads, so that the rows that share a table are adjacent. A group is one head of 
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -35,6 +35,7 @@ CHUNK = 2**19  # logits computed at a time
 PRODUCT_ROWS = 2048  # rows of a product with a table: about as many are the fastest
 
 
+@runtime_checkable
 class Layout(Protocol):
     """How edges get their labels. Column c of `by_label` belongs to one label and its vector.
 

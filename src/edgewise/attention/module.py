@@ -140,7 +140,7 @@ class RelationAttention(nn.Module):
                 compatibility=compatibility,
                 method=self.method,
             )
-        except Exception:
+        except BaseException:
             if state is not None:
                 state.truncate(offset)
             raise

@@ -196,22 +196,26 @@ class EdgeLabels(Relation):
                 raise ArgumentError(f"labels must be below n_labels={self.n_labels}; got {largest}")
 
     @classmethod
-    def from_graph_and_positions(cls, labels: Labels, positions: RelativePositions) -> "EdgeLabels":
+    def from_graph_and_positions(
+        cls, labels: Labels, positions: RelativePositions, n_labels: int | None = None
+    ) -> "EdgeLabels":
         """Return labels in which edges without one, -1, are labelled by their clipped distance.
 
-        The first 2k + 1 rows of a table are the distances, followed by the labels of the graph.
+        The first 2k + 1 rows of a table are the distances, followed by the n_labels of the graph.
 
         >>> parse = torch.tensor([[-1, 0], [-1, -1]])
         >>> EdgeLabels.from_graph_and_positions(parse, RelativePositions(1)).labels.tolist()
         [[1, 3], [0, 1]]
         """
         check.type_of("positions", positions, "RelativePositions", RelativePositions)
-        graph = cls(labels).labels.long()
+        given = cls(labels, n_labels)
+        graph, count = given.labels.long(), given.n_labels
         distances = positions.labels(graph.shape[-2], graph.shape[-1], graph.device)
         if graph.dim() == distances.dim() == 3 and len(graph) != len(distances):
             expected = f"one offset for each of the {len(graph)} items of labels"
             raise ArgumentError(f"query_offset must have {expected}; got {len(distances)}")
-        return cls(torch.where(graph < 0, distances, graph + positions.n_labels))
+        count = None if count is None else count + positions.n_labels
+        return cls(torch.where(graph < 0, distances, graph + positions.n_labels), count)
 
     def labels_between(self, n_query: int, n_key: int, device: torch.device) -> Labels:
         return self.labels
