@@ -83,7 +83,7 @@ class AttentionState:
 
     def _check(self, key: Tensor) -> None:
         _, batch, heads, _, d_head = self._buffer.shape
-        expected = "{}, as the state has it (one state per layer; state.reorder selects sequences)"
+        expected = "{}: batch, heads and d_head of the state (state.reorder selects sequences)"
         check.shape("keys of x", key, expected, (batch, heads, "n", d_head))
         if key.dtype != self._buffer.dtype or key.device != self._buffer.device:
             if self.length > 0:
